@@ -1,0 +1,133 @@
+"""The function mode on top: calls of the torch API that name a device, before torch looks at the name.
+
+Most calls that say `cuda` could be translated in the dispatch mode. Some ask the CUDA runtime for the current
+device, or copy to the GPU, before they dispatch anything: those are translated here.
+
+Calls of torch's own Python functions (`torch.nn.functional`, `Tensor.backward`, ...) are looked through: torch
+would hand the whole function to this mode and hide from it what the function calls. `look_through` makes those
+functions believe that no mode is on, so that their bodies run with it on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import _device as default_device
+from torch.utils._device import DeviceContext, _device_constructors
+
+from optrace.tracing.standin.device import parse, to_backend
+from optrace.tracing.standin.patches import Patch
+
+Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class DeviceNames(TorchFunctionMode):
+    """Translates `cuda` in calls of the torch API; everything else passes with two dictionary look-ups."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(func, tuple(args), dict(kwargs or {}))
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None:
+                return func(*args, **{**kwargs, "device": parse(device)})
+            return func(*args, **kwargs)
+        return func(*args)
+
+
+def _factory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that makes a tensor: its device is the one named, else torch's default device.
+
+    torch keeps the default device's own mode at the bottom of the stack, below this one, so the default has to
+    be looked up here.
+    """
+    device = kwargs.get("device")
+    if device is not None:
+        kwargs["device"] = parse(device)
+    elif default_device.CURRENT_DEVICE is not None:
+        kwargs["device"] = to_backend(default_device.CURRENT_DEVICE)
+    return func(*args, **kwargs)
+
+
+def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.to(device, ...)`; a device may also be given by keyword, a dtype or a tensor in its place."""
+    if len(args) > 1:
+        args = (args[0], parse(args[1]), *args[2:])
+    if "device" in kwargs:
+        kwargs["device"] = parse(kwargs["device"])
+    return func(*args, **kwargs)
+
+
+def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
+    tensor, *rest = args
+    for name, value in zip(("device", "non_blocking"), rest, strict=False):
+        kwargs[name] = value
+    device = kwargs.pop("device", None)
+    return tensor.to(parse(torch.device("cuda", 0) if device is None else device), **kwargs)
+
+
+_SPECIAL: dict[Any, Call] = {
+    **dict.fromkeys(_device_constructors(), _factory),
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+}
+
+
+def _no_override(values: Iterator[Any] | Sequence[Any]) -> bool:
+    plain = torch._C._disabled_torch_function_impl
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            continue
+        override = getattr(kind, "__torch_function__", None)
+        if override is not None and override is not plain and override != torch.Tensor.__torch_function__:
+            return False
+    return True
+
+
+def _only_ours() -> bool:
+    """Whether the function modes that are on are this one and the default device's: neither cares about
+    torch's Python functions as such."""
+    return all(isinstance(mode, (DeviceNames, DeviceContext)) for mode in _get_current_function_mode_stack())
+
+
+def _look_through(original: Callable[..., bool], *, takes_iterable: bool) -> Callable[..., bool]:
+    def has_torch_function(*args: Any) -> bool:
+        if _no_override(args[0] if takes_iterable else args) and _only_ours():
+            return False
+        return original(*args)
+
+    return has_torch_function
+
+
+_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def look_through_patches() -> list[Patch]:
+    """A row for each torch module that asks `has_torch_function` at the head of its Python functions."""
+    originals = {name: getattr(torch._C, f"_{name}") for name in _QUESTIONS}
+    answers = {
+        name: _look_through(original, takes_iterable=name == "has_torch_function")
+        for name, original in originals.items()
+    }
+    return [
+        Patch(
+            module, name, answers[name], "the body of a torch function has to run with the function mode on"
+        )
+        for module_name, module in list(sys.modules.items())
+        if module_name == "torch" or module_name.startswith("torch.")
+        for name in _QUESTIONS
+        if getattr(module, "__dict__", {}).get(name) is originals[name]
+    ]
