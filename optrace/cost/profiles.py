@@ -1,0 +1,198 @@
+"""Hardware and host numbers: data files in ``optrace/profiles``, chosen by a loosely matched name.
+
+Every number of the machine lives in a profile; cost rules hold none. A profile says where its numbers
+come from and whether they were measured or read in a datasheet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import TypeVar
+
+import msgspec
+
+
+class UnknownProfileError(ValueError):
+    """No profile has this name."""
+
+
+class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One GPU. Rates are dense; ``peak_tflops`` is by dtype, with ``tf32`` for fp32 matmuls in TF32.
+
+    ``bandwidth_efficiency`` and ``matmul_efficiency`` are the achieved shares of the datasheet rates;
+    ``kernel_floor_us`` is the device time of an empty kernel.
+    """
+
+    key: str
+    name: str
+    vendor: str
+    aliases: tuple[str, ...] = ()
+    capability: tuple[int, int]
+    sm_count: int
+    memory_bytes: int
+    l2_bytes: int
+    bandwidth_tb_s: float
+    l2_bandwidth_tb_s: float
+    peak_tflops: dict[str, float]
+    bandwidth_efficiency: float
+    matmul_efficiency: float
+    kernel_floor_us: float
+    graph_replay_us: float
+    graph_launch_us: float
+    source: str
+    measured: bool = False
+    note: str = ""
+
+    def peak_flops(self, dtype: str, *, matmul: bool, tf32: bool = False) -> float | None:
+        """Peak FLOP/s of ``dtype``, in matrix units for matmuls and in plain ones otherwise."""
+        if not matmul:
+            key = "float64" if dtype in ("float64", "complex128") else "float32"
+        elif dtype == "float32" and tf32:
+            key = "tf32"
+        elif dtype == "float64" and "float64_matmul" in self.peak_tflops:
+            key = "float64_matmul"
+        elif dtype.startswith("float8"):
+            key = "float8"
+        else:
+            key = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+        rate = self.peak_tflops.get(key)
+        return None if rate is None else rate * 1e12
+
+    def ridge_point(self, dtype: str = "bfloat16") -> float:
+        """FLOPs a byte above which a matmul in ``dtype`` is bound by math and not by HBM."""
+        peak = self.peak_flops(dtype, matmul=True) or self.peak_tflops["float32"] * 1e12
+        return peak / (self.bandwidth_tb_s * 1e12)
+
+
+class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the CPU side of eager execution takes, in microseconds.
+
+    A call costs ``python_us`` (module calls and glue in front of it; not in the backward pass, which runs
+    in C++), ``autograd_us`` (recording the call when gradients are wanted, or walking to it in the backward
+    pass), ``dispatch_us`` (dispatcher, shape checks, allocation; ``view_us`` where nothing is computed),
+    and ``launch_us`` a launch. ``sync_us`` is what a wait costs beyond the waiting itself.
+    """
+
+    key: str
+    name: str
+    python_us: float
+    autograd_us: float
+    dispatch_us: float
+    view_us: float
+    launch_us: float
+    sync_us: float
+    queue_depth: int
+    source: str
+    measured: bool = False
+
+
+P = TypeVar("P", GpuProfile, HostProfile)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a cost rule may depend on: the torch version and the GPU's shape, no rates."""
+
+    torch: tuple[int, int]
+    sm_count: int
+    capability: tuple[int, int]
+    l2_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """A GPU, a host, and which of their numbers the user replaced."""
+
+    gpu: GpuProfile
+    host: HostProfile
+    overrides: tuple[str, ...] = ()
+
+    def target(self, torch: str) -> Target:
+        """The ``Target`` for a program traced with this torch version (``"2.13.0+cpu"``)."""
+        match = re.match(r"(\d+)\.(\d+)", torch)
+        version = (int(match[1]), int(match[2])) if match else (2, 11)
+        return Target(version, self.gpu.sm_count, self.gpu.capability, self.gpu.l2_bytes)
+
+
+def pricing(
+    gpu: str = "h200",
+    host: str = "default",
+    *,
+    dispatch_us: float | None = None,
+    launch_us: float | None = None,
+    bandwidth_tb_s: float | None = None,
+) -> Pricing:
+    """Profiles by name, with single numbers replaced where given.
+
+    Raises ``UnknownProfileError`` for a name that matches none and ``ValueError`` for a rate that is not
+    positive or a time that is negative.
+    """
+    gpu_profile, host_profile = find_gpu(gpu), find_host(host)
+    overrides = []
+    for name, value in (("dispatch_us", dispatch_us), ("launch_us", launch_us)):
+        if value is not None:
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
+            host_profile = msgspec.structs.replace(host_profile, **{name: value})
+            overrides.append(f"{name}={value:g}")
+    if bandwidth_tb_s is not None:
+        if not 0 < bandwidth_tb_s < float("inf"):
+            raise ValueError(f"bandwidth_tb is a rate in TB/s and cannot be {bandwidth_tb_s}")
+        gpu_profile = msgspec.structs.replace(gpu_profile, bandwidth_tb_s=bandwidth_tb_s)
+        overrides.append(f"bandwidth_tb={bandwidth_tb_s:g}")
+    return replace(Pricing(gpu_profile, host_profile), overrides=tuple(overrides))
+
+
+def find_gpu(name: str) -> GpuProfile:
+    """The profile whose key, name or alias fits ``name``: ``"NVIDIA H100 80GB HBM3"`` is ``h100``."""
+    return _find(name, gpu_profiles(), "GPU", lambda p: (p.key, p.name, *p.aliases))
+
+
+def find_host(name: str) -> HostProfile:
+    return _find(name, host_profiles(), "host", lambda p: (p.key, p.name))
+
+
+@cache
+def gpu_profiles() -> Mapping[str, GpuProfile]:
+    """All GPU profiles by key."""
+    return _load("gpu", GpuProfile)
+
+
+@cache
+def host_profiles() -> Mapping[str, HostProfile]:
+    """All host profiles by key."""
+    return _load("host", HostProfile)
+
+
+def _load(folder: str, kind: type[P]) -> dict[str, P]:
+    files = resources.files("optrace.profiles").joinpath(folder)
+    return {
+        profile.key: profile
+        for file in sorted(files.iterdir(), key=lambda f: f.name)
+        if file.name.endswith(".toml")
+        for profile in [msgspec.toml.decode(file.read_bytes(), type=kind)]
+    }
+
+
+def _find(name: str, profiles: Mapping[str, P], what: str, names: Callable[[P], tuple[str, ...]]) -> P:
+    """The same letters and digits, else the spelling with most words that all stand in ``name``.
+
+    Whole words: an L40 is no L4.
+    """
+    spellings = {spelling: profile for profile in profiles.values() for spelling in names(profile)}
+    for spelling, profile in spellings.items():
+        if "".join(_words(spelling)) == "".join(_words(name)):
+            return profile
+    words = set(_words(name))
+    fits = [spelling for spelling in spellings if words.issuperset(_words(spelling))]
+    if not fits:
+        raise UnknownProfileError(f"no {what} profile fits {name!r} (one of {', '.join(sorted(profiles))})")
+    return spellings[max(fits, key=lambda spelling: len(_words(spelling)))]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())

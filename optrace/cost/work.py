@@ -1,0 +1,60 @@
+"""What a call makes the GPU do, before any hardware number: launches, bytes touched, arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from optrace.graph import TensorMeta
+
+#: How a call's kernels touch memory and which unit does their math: what device time depends on.
+KernelKind = Literal[
+    "none", "elementwise", "reduction", "gather", "transpose", "foreach", "matmul", "convolution", "attention", "copy", "other"
+]
+
+#: Where a figure comes from: a rule for this op, the schema's default, a measurement, or nowhere.
+CostSource = Literal["rule", "schema", "measured", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``nbytes`` of a tensor that a call touches in device memory, each byte once."""
+
+    tensor: TensorMeta
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call makes the GPU do. None is "not known", zero "known to be free".
+
+    ``flops`` is all arithmetic (one an element for a pointwise op, whatever the function);
+    ``matmul_flops`` is 2 x multiply-adds of matmuls, convolutions and attention. ``math_dtype`` is what the
+    arithmetic is done in. ``host_wait``: the host waits until the device has run the call.
+    """
+
+    kernels: int | None
+    memcpys: int = 0
+    memsets: int = 0
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    flops: int | None = 0
+    matmul_flops: int | None = 0
+    kind: KernelKind = "other"
+    math_dtype: str = "float32"
+    host_wait: bool = False
+    source: CostSource = "schema"
+
+    @property
+    def launches(self) -> int | None:
+        """Kernels, copies and memsets."""
+        return None if self.kernels is None else self.kernels + self.memcpys + self.memsets
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes that the touched tensors hold, as if there were no cache."""
+        return sum(access.nbytes for access in self.reads) + sum(access.nbytes for access in self.writes)
+
+
+#: A call that launches nothing.
+FREE = Work(kernels=0, kind="none")

@@ -1,0 +1,75 @@
+"""The verdict on a whole run: which of the four causes takes most of the wall clock, and what lifts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from optrace.cost.pricing import PricedGraph
+from optrace.timeline import Timeline
+
+Bottleneck = Literal["launch", "memory", "compute", "sync"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Microseconds of the wall clock by cause. ``host_tail_us`` is left over: the host after the last kernel.
+
+    ``graph_us`` is what a replayed CUDA graph of the same launches would take.
+    """
+
+    bottleneck: Bottleneck
+    launch_us: float
+    memory_us: float
+    compute_us: float
+    sync_us: float
+    host_tail_us: float
+    wall_us: float
+    graph_us: float
+
+    def share(self, cause: Bottleneck) -> float:
+        """A cause's part of the wall clock, 0 to 1."""
+        return getattr(self, f"{cause}_us") / self.wall_us if self.wall_us else 0.0
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence, with the cure that fits."""
+        share = f"{100 * self.share(self.bottleneck):.0f} %"
+        graph = f"{self.graph_us:,.0f} us for {self.wall_us:,.0f} us"
+        return {
+            "launch": f"launch-bound: the GPU waits for the host {share} of the step; "
+            f"a CUDA graph would help ({graph}), fusion alone less",
+            "memory": f"memory-bound: {share} of the step moves bytes; "
+            f"fusing neighbours saves traffic, a CUDA graph alone less ({graph})",
+            "compute": f"compute-bound: {share} of the step is arithmetic; "
+            f"neither a CUDA graph ({graph}) nor fusion lifts that, lower precision or less work does",
+            "sync": f"sync-bound: the GPU idles {share} of the step because the host waited for it; "
+            "take the waits out of the step first, they also stop a CUDA graph",
+        }[self.bottleneck]
+
+
+def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
+    """Sum the spans by cause: gaps are launch, device time goes to its side of the roofline."""
+    launch = memory = compute = sync = device = 0.0
+    launches = 0
+    for cost, span in zip(priced.costs, timeline.spans, strict=True):
+        launch += span.gap_us
+        sync += span.wait_us
+        device += span.exposed_us
+        launches += cost.launches or 0
+        if cost.device is not None and cost.device.roof == "compute":
+            compute += span.exposed_us
+        else:
+            memory += span.exposed_us
+    sums: dict[Bottleneck, float] = {"memory": memory, "launch": launch, "compute": compute, "sync": sync}
+    gpu = priced.pricing.gpu
+    return Verdict(
+        bottleneck=max(sums, key=lambda cause: sums[cause]),
+        launch_us=launch,
+        memory_us=memory,
+        compute_us=compute,
+        sync_us=sync,
+        host_tail_us=timeline.host_tail_us,
+        wall_us=timeline.wall_us,
+        graph_us=device + gpu.graph_replay_us + gpu.graph_launch_us * launches,
+    )

@@ -1,0 +1,39 @@
+"""The nouns: what one ATen call was, and the columns that a whole run is kept in.
+
+Nothing here imports torch, so that a recorded graph can be read, priced and drawn anywhere.
+"""
+
+from optrace.graph.nouns import (
+    DTYPE_BYTES,
+    Frame,
+    ModuleCall,
+    OpFacts,
+    OpNode,
+    Source,
+    Storage,
+    TensorMeta,
+    TraceInfo,
+    Value,
+    tensors_in,
+)
+from optrace.graph.opgraph import Edge, OpGraph
+from optrace.graph.record import GraphFormatError, graph_from_record, graph_to_record
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Edge",
+    "Frame",
+    "GraphFormatError",
+    "ModuleCall",
+    "OpFacts",
+    "OpGraph",
+    "OpNode",
+    "Source",
+    "Storage",
+    "TensorMeta",
+    "TraceInfo",
+    "Value",
+    "graph_from_record",
+    "graph_to_record",
+    "tensors_in",
+]

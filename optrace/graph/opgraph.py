@@ -1,0 +1,360 @@
+"""``OpGraph``: the record of a run, kept in columns.
+
+A long script makes a million calls. An object a call would cost kilobytes, so a call is a row of small
+integers into tables of what is distinct: overloads, argument templates, layouts, module calls, source
+lines. ``graph[i]`` makes the ``OpNode`` of a row when somebody looks at it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Generic, Literal, TypeVar
+
+import networkx as nx
+
+from optrace.graph.nouns import (
+    PHASES,
+    ModuleCall,
+    OpFacts,
+    OpNode,
+    Phase,
+    Source,
+    Storage,
+    TensorMeta,
+    TraceInfo,
+    Value,
+)
+
+T = TypeVar("T", bound=Hashable)
+
+EdgeKind = Literal["data", "order"]
+
+WRITES = 1
+READS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``dst`` must run after ``src``: it uses its ``tensor`` (``data``), or overwrites bytes that ``src``
+    reads or wrote (``order``)."""
+
+    src: int
+    dst: int
+    tensor: int
+    kind: EdgeKind
+
+
+class Table(Generic[T]):
+    """Distinct values numbered by first appearance."""
+
+    __slots__ = ("index", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[T] = []
+        self.index: dict[T, int] = {}
+
+    def add(self, value: T) -> int:
+        number = self.index.get(value)
+        if number is None:
+            number = self.index[value] = len(self.rows)
+            self.rows.append(value)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> T:
+        return self.rows[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What many tensors share."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+class Hole:
+    """The place of a tensor in an argument template; the single instance is ``HOLE``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "%"
+
+
+HOLE = Hole()
+
+#: An argument with its tensors taken out.
+Template = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTemplate:
+    """The arguments and the result of a call with a hole for each tensor."""
+
+    args: Template
+    kwargs: tuple[tuple[str, object], ...]
+    out: object
+
+
+class OpGraph:
+    """Calls in the order of their dispatch, with their tensors, storages and dependences."""
+
+    def __init__(self, info: TraceInfo | None = None) -> None:
+        self.info = info or TraceInfo()
+        self.ops: list[OpFacts] = []
+        self.templates: list[CallTemplate] = []
+        self.layouts: Table[Layout] = Table()
+        self.sources: Table[Source] = Table()
+        self.module_calls: Table[ModuleCall] = Table()
+        self.storages: list[Storage] = []
+        self.tensor_names: dict[int, str] = {}
+        self._op_numbers: dict[str, int] = {}
+        self._template_numbers: dict[str, int] = {}
+        # A row a call.
+        self._op = array("I")
+        self._template = array("I")
+        self._source = array("I")
+        self._module = array("i")
+        self._phase = array("B")
+        self._stream = array("H")
+        self._python_us = array("f")
+        self._operand_end = array("Q")
+        self._output_end = array("Q")
+        # A row an operand or output.
+        self._operands = array("I")
+        self._operand_flags = array("B")
+        self._outputs = array("I")
+        # A row a tensor.
+        self._tensor_layout = array("I")
+        self._tensor_storage = array("i")
+        self._tensor_offset = array("q")
+        # A row a freed storage, in time order: the call after which it was gone.
+        self._freed_storage = array("I")
+        self._freed_after = array("i")
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def add_op_facts(self, facts: OpFacts) -> int:
+        """The number of an overload, entered once."""
+        number = self._op_numbers.get(facts.name)
+        if number is None:
+            number = self._op_numbers[facts.name] = len(self.ops)
+            self.ops.append(facts)
+        return number
+
+    def add_template(self, args: Template, kwargs: tuple[tuple[str, object], ...], out: object) -> int:
+        """The number of a template. Keyed by its text, in which ``1``, ``1.0`` and ``True`` differ."""
+        key = repr((args, kwargs, out))
+        number = self._template_numbers.get(key)
+        if number is None:
+            number = self._template_numbers[key] = len(self.templates)
+            self.templates.append(CallTemplate(args, kwargs, out))
+        return number
+
+    def add_storage(self, storage: Storage) -> int:
+        self.storages.append(storage)
+        return len(self.storages) - 1
+
+    def set_storage(self, number: int, *, nbytes: int | None = None, kind: str = "", name: str = "") -> None:
+        """Correct what is known of a storage: it grew, or turned out to be a parameter."""
+        known = self.storages[number]
+        self.storages[number] = replace(
+            known,
+            nbytes=known.nbytes if nbytes is None else nbytes,
+            kind=kind or known.kind,
+            name=name or known.name,
+        )
+
+    def add_tensor(self, layout: int, storage: int, offset: int) -> int:
+        self._tensor_layout.append(layout)
+        self._tensor_storage.append(storage)
+        self._tensor_offset.append(offset)
+        return len(self._tensor_layout) - 1
+
+    def add_call(
+        self,
+        op: int,
+        template: int,
+        operands: Sequence[int],
+        flags: Sequence[int],
+        outputs: Sequence[int],
+        *,
+        source: int,
+        module: int = -1,
+        phase: Phase = "other",
+        stream: int = 0,
+        python_us: float | None = None,
+    ) -> int:
+        """Append a call; ``flags`` holds ``READS | WRITES`` an operand. Returns its number."""
+        self._op.append(op)
+        self._template.append(template)
+        self._source.append(source)
+        self._module.append(module)
+        self._phase.append(PHASES.index(phase))
+        self._stream.append(stream)
+        self._python_us.append(-1.0 if python_us is None else python_us)
+        self._operands.extend(operands)
+        self._operand_flags.extend(flags)
+        self._outputs.extend(outputs)
+        self._operand_end.append(len(self._operands))
+        self._output_end.append(len(self._outputs))
+        self.__dict__.pop("edges", None)
+        return len(self._op) - 1
+
+    def add_free(self, storage: int, after: int) -> None:
+        """Storage ``storage`` was gone once call ``after`` had run (-1: before the first)."""
+        self._freed_storage.append(storage)
+        self._freed_after.append(after)
+        self.__dict__.pop("_freed_by_call", None)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._op)
+
+    def __iter__(self) -> Iterator[OpNode]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int) -> OpNode:
+        if not 0 <= number < len(self._op):
+            raise IndexError(number)
+        facts = self.ops[self._op[number]]
+        template = self.templates[self._template[number]]
+        inputs = tuple(self.tensor(t) for t in self.operands(number))
+        outputs = tuple(self.tensor(t) for t in self.outputs(number))
+        flags = self.operand_flags(number)
+        supply = iter(inputs)
+        args = tuple(_fill(item, supply) for item in template.args)
+        kwargs = {name: _fill(item, supply) for name, item in template.kwargs}
+        python_us = self._python_us[number]
+        module = self._module[number]
+        return OpNode(
+            id=number,
+            op=facts.name,
+            facts=facts,
+            args=args,
+            kwargs=kwargs,
+            out=_fill(template.out, iter(outputs)),
+            inputs=inputs,
+            outputs=outputs,
+            writes=tuple(bool(flag & WRITES) for flag in flags),
+            reads=tuple(bool(flag & READS) for flag in flags),
+            module=self.module_calls[module] if module >= 0 else None,
+            source=self.sources[self._source[number]],
+            phase=PHASES[self._phase[number]],
+            stream=self._stream[number],
+            python_us=None if python_us < 0 else python_us,
+            freed=self.freed_after(number),
+        )
+
+    def facts(self, number: int) -> OpFacts:
+        return self.ops[self._op[number]]
+
+    def phase(self, number: int) -> Phase:
+        return PHASES[self._phase[number]]
+
+    def stream(self, number: int) -> int:
+        return self._stream[number]
+
+    def operands(self, number: int) -> Sequence[int]:
+        """Tensor numbers of a call's inputs."""
+        start = self._operand_end[number - 1] if number else 0
+        return self._operands[start : self._operand_end[number]]
+
+    def operand_flags(self, number: int) -> Sequence[int]:
+        start = self._operand_end[number - 1] if number else 0
+        return self._operand_flags[start : self._operand_end[number]]
+
+    def outputs(self, number: int) -> Sequence[int]:
+        """Tensor numbers of a call's outputs."""
+        start = self._output_end[number - 1] if number else 0
+        return self._outputs[start : self._output_end[number]]
+
+    @property
+    def tensor_count(self) -> int:
+        return len(self._tensor_layout)
+
+    def tensor(self, number: int) -> TensorMeta:
+        layout = self.layouts[self._tensor_layout[number]]
+        storage = self._tensor_storage[number]
+        return TensorMeta(
+            layout.shape,
+            layout.stride,
+            layout.dtype,
+            layout.device,
+            storage,
+            self.storages[storage].nbytes if storage >= 0 else 0,
+            self._tensor_offset[number],
+            number,
+        )
+
+    def tensor_layout(self, number: int) -> int:
+        return self._tensor_layout[number]
+
+    def tensor_storage(self, number: int) -> int:
+        """The storage of a tensor, or -1."""
+        return self._tensor_storage[number]
+
+    def tensor_offset(self, number: int) -> int:
+        """Elements from the start of the storage."""
+        return self._tensor_offset[number]
+
+    def freed_after(self, number: int) -> tuple[int, ...]:
+        """Storages that were gone once the call had run (-1: before the first call)."""
+        return self._freed_by_call.get(number, ())
+
+    def signature(self, number: int) -> tuple[object, ...]:
+        """Calls of one signature cost the same: overload, plain arguments, layouts, and who aliases whom."""
+        numbers = (*self.operands(number), *self.outputs(number))
+        storages: dict[int, int] = {}
+        places = tuple(storages.setdefault(self._tensor_storage[t], len(storages)) for t in numbers)
+        return (
+            self._op[number],
+            self._template[number],
+            tuple(self._tensor_layout[t] for t in numbers),
+            tuple(self._tensor_offset[t] for t in numbers),
+            places,
+        )
+
+    @cached_property
+    def _freed_by_call(self) -> dict[int, tuple[int, ...]]:
+        freed: dict[int, tuple[int, ...]] = {}
+        for storage, after in zip(self._freed_storage, self._freed_after, strict=True):
+            freed[after] = (*freed.get(after, ()), storage)
+        return freed
+
+    @cached_property
+    def edges(self) -> list[Edge]:
+        """Dependences by tensor identity and through storage, by (dst, operand)."""
+        from optrace.graph.dependence import dependences
+
+        return dependences(self)
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """A node a call with its ``OpNode`` as ``op``; an edge a dependence with its ``tensor`` and ``kind``.
+
+        ``x + x`` has two edges. About 1.5 KB a node: for graphs to draw and rewrite, not for a million calls.
+        """
+        graph = nx.MultiDiGraph()
+        graph.add_nodes_from((node.id, {"op": node}) for node in self)
+        graph.add_edges_from(
+            (edge.src, edge.dst, {"tensor": self.tensor(edge.tensor), "kind": edge.kind}) for edge in self.edges
+        )
+        return graph
+
+
+def _fill(template: object, supply: Iterator[TensorMeta]) -> Value:
+    if template is HOLE:
+        return next(supply)
+    if isinstance(template, tuple):
+        return tuple(_fill(item, supply) for item in template)
+    assert template is None or isinstance(template, bool | int | float | complex | str)
+    return template

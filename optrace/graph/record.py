@@ -1,0 +1,305 @@
+"""The record part of ``graph.json``: an ``OpGraph`` as plain data, and back.
+
+``docs/format.md`` documents the fields. What a report adds (costs, times, totals) is computed from the
+record again when a file is read, so it is skipped here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from optrace.graph.nouns import Frame, ModuleCall, OpFacts, Phase, Source, Storage, TraceInfo, Value
+from optrace.graph.nouns import TensorMeta as Meta
+from optrace.graph.opgraph import HOLE, READS, WRITES, Layout, OpGraph
+
+FORMAT = "optrace.graph"
+VERSION = 1
+
+
+class GraphFormatError(ValueError):
+    """The data is no graph that this version reads."""
+
+
+class _Tensor(msgspec.Struct):
+    id: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    storage: int
+    offset: int
+
+
+class _Storage(msgspec.Struct):
+    bytes: int
+    device: str
+    kind: str = ""
+    name: str = ""
+
+
+class _Operator(msgspec.Struct):
+    is_view: bool = False
+    mutates: tuple[str, ...] = ()
+    out_args: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    arg_names: tuple[str, ...] = ()
+    composite: bool = False
+
+
+class _Frame(msgspec.Struct):
+    file: str
+    line: int
+    function: str
+    user: bool
+
+
+class _Node(msgspec.Struct):
+    id: int
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    out: Any
+    inputs: list[_Tensor]
+    outputs: list[_Tensor]
+    writes: list[bool]
+    reads: list[bool]
+    frames: tuple[int, ...] = ()
+    module: str | None = None
+    module_class: str = ""
+    module_call: int = 0
+    phase: Phase = "other"
+    stream: int = 0
+    python_us: float | None = None
+    freed: tuple[int, ...] = ()
+
+
+class _File(msgspec.Struct):
+    format: str
+    version: int
+    program: str
+    mode: str
+    torch: str
+    gpu: str
+    storages: list[_Storage]
+    operators: dict[str, _Operator]
+    frames: list[_Frame]
+    nodes: list[_Node]
+    steps: int = 1
+    notes: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    freed_before: tuple[int, ...] = ()
+    tensor_names: dict[str, str] = {}
+    pricing: dict[str, Any] = {}
+
+
+def graph_to_record(graph: OpGraph) -> dict[str, Any]:
+    """Plain data, ready for JSON: everything recorded, and the edges, nothing priced."""
+    info = graph.info
+    frames: dict[Frame, int] = {}
+    nodes = []
+    for node in graph:
+        line = node.source.line
+        places = iter(range(len(node.inputs)))
+        nodes.append(
+            {
+                "id": node.id,
+                "op": node.op,
+                "module": node.module.path if node.module else None,
+                "module_class": node.module.cls if node.module else "",
+                "module_call": node.module.call if node.module else 0,
+                "source": str(line) if line else None,
+                "frames": [frames.setdefault(frame, len(frames)) for frame in node.source.frames],
+                "phase": node.phase,
+                "stream": node.stream,
+                "args": [_plain(item, places) for item in node.args],
+                "kwargs": {name: _plain(item, places) for name, item in node.kwargs.items()},
+                "out": _plain(node.out, iter(range(len(node.outputs)))),
+                "inputs": [_tensor(tensor) for tensor in node.inputs],
+                "outputs": [_tensor(tensor) for tensor in node.outputs],
+                "writes": list(node.writes),
+                "reads": list(node.reads),
+                "python_us": node.python_us,
+                "freed": list(node.freed),
+            }
+        )
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "program": info.program,
+        "gpu": info.gpu,
+        "mode": info.mode,
+        "torch": info.torch,
+        "steps": info.steps,
+        "complete": info.complete,
+        "notes": list(info.notes),
+        "incomplete": list(info.incomplete),
+        "nodes": nodes,
+        "edges": [{"src": e.src, "dst": e.dst, "tensor": e.tensor, "kind": e.kind} for e in graph.edges],
+        "storages": [
+            {"bytes": s.nbytes, "device": s.device, "kind": s.kind, "name": s.name} for s in graph.storages
+        ],
+        "tensor_names": {str(number): name for number, name in graph.tensor_names.items()},
+        "freed_before": list(graph.freed_after(-1)),
+        "operators": {
+            facts.name: {
+                "is_view": facts.is_view,
+                "mutates": facts.mutates,
+                "out_args": facts.out_args,
+                "tags": facts.tags,
+                "arg_names": facts.arg_names,
+                "composite": facts.composite,
+            }
+            for facts in graph.ops
+        },
+        "frames": [
+            {"file": f.file, "line": f.line, "function": f.function, "user": f.user} for f in frames
+        ],
+    }
+
+
+def graph_from_record(data: bytes) -> tuple[OpGraph, dict[str, Any]]:
+    """The graph of a ``graph.json`` and the pricing options it was written with.
+
+    Raises ``GraphFormatError`` on anything that is not such a file.
+    """
+    try:
+        head = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise GraphFormatError(f"not a JSON object ({error})") from None
+    if msgspec.json.decode(head.get("format", msgspec.Raw(b"null"))) != FORMAT:
+        raise GraphFormatError(f'no optrace graph (its "format" is not "{FORMAT}")')
+    version = msgspec.json.decode(head.get("version", msgspec.Raw(b"null")))
+    if version != VERSION:
+        raise GraphFormatError(f"written in format version {version}, and this optrace reads {VERSION}")
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        return _build(file), file.pricing
+    except msgspec.ValidationError as error:
+        raise GraphFormatError(str(error)) from None
+    except (LookupError, TypeError, ValueError) as error:
+        raise GraphFormatError(f"inconsistent: {error}") from None
+
+
+def _build(file: _File) -> OpGraph:
+    graph = OpGraph(
+        TraceInfo(
+            program=file.program,
+            mode=file.mode,
+            torch=file.torch,
+            gpu=file.gpu,
+            steps=file.steps,
+            notes=file.notes,
+            incomplete=file.incomplete,
+        )
+    )
+    for storage in file.storages:
+        graph.add_storage(Storage(storage.bytes, storage.device, storage.kind, storage.name))
+    frames = [Frame(f.file, f.line, f.function, f.user) for f in file.frames]
+    numbers: dict[int, int] = {}
+
+    def tensor(item: _Tensor) -> int:
+        if item.id not in numbers:
+            if item.storage >= len(file.storages):
+                raise ValueError(f"tensor {item.id} lies in storage {item.storage} of {len(file.storages)}")
+            if len(item.shape) != len(item.stride):
+                raise ValueError(f"tensor {item.id} has {len(item.shape)} sizes and {len(item.stride)} strides")
+            layout = graph.layouts.add(Layout(item.shape, item.stride, item.dtype, item.device))
+            numbers[item.id] = graph.add_tensor(layout, item.storage, item.offset)
+        return numbers[item.id]
+
+    for storage_number in file.freed_before:
+        graph.add_free(storage_number, -1)
+    for position, node in enumerate(file.nodes):
+        if node.id != position:
+            raise ValueError(f"node {node.id} stands at place {position}")
+        if not len(node.inputs) == len(node.writes) == len(node.reads):
+            raise ValueError(f"node {node.id} has {len(node.inputs)} inputs, {len(node.writes)} writes marks")
+        known = file.operators[node.op]
+        facts = OpFacts(
+            node.op, known.is_view, known.mutates, known.out_args, known.tags, known.arg_names, known.composite
+        )
+        _check_holes(node)
+        graph.add_call(
+            graph.add_op_facts(facts),
+            graph.add_template(
+                tuple(_template(item) for item in node.args),
+                tuple((name, _template(item)) for name, item in node.kwargs.items()),
+                _template(node.out),
+            ),
+            [tensor(item) for item in node.inputs],
+            [WRITES * w | READS * r for w, r in zip(node.writes, node.reads, strict=True)],
+            [tensor(item) for item in node.outputs],
+            source=graph.sources.add(Source(tuple(frames[number] for number in node.frames))),
+            module=graph.module_calls.add(ModuleCall(node.module, node.module_class, node.module_call))
+            if node.module is not None
+            else -1,
+            phase=node.phase,
+            stream=node.stream,
+            python_us=node.python_us,
+        )
+        for storage_number in node.freed:
+            graph.add_free(storage_number, node.id)
+    graph.tensor_names.update(
+        {numbers[int(number)]: name for number, name in file.tensor_names.items() if int(number) in numbers}
+    )
+    return graph
+
+
+def _check_holes(node: _Node) -> None:
+    """Each tensor of ``inputs`` and ``outputs`` stands once in the arguments and the result, in order."""
+    for what, tree, count in (
+        ("inputs", [*node.args, *node.kwargs.values()], len(node.inputs)),
+        ("outputs", node.out, len(node.outputs)),
+    ):
+        if list(_hole_numbers(tree)) != list(range(count)):
+            raise ValueError(f"node {node.id}: its arguments do not name its {what} in order")
+
+
+def _hole_numbers(item: Any) -> Iterator[int]:
+    if isinstance(item, list):
+        for part in item:
+            yield from _hole_numbers(part)
+    elif isinstance(item, dict) and "tensor" in item:
+        yield item["tensor"]
+
+
+def _plain(value: Value, places: Iterator[int]) -> Any:
+    """JSON has no tensor, no infinity and no complex number: each is an object with one telling key."""
+    if isinstance(value, Meta):
+        return {"tensor": next(places)}
+    if isinstance(value, tuple):
+        return [_plain(item, places) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, complex):
+        return {"complex": [repr(value.real), repr(value.imag)]}
+    return value
+
+
+def _template(item: Any) -> object:
+    if isinstance(item, list):
+        return tuple(_template(part) for part in item)
+    if isinstance(item, dict):
+        if "tensor" in item:
+            return HOLE
+        if "float" in item:
+            return float(item["float"])
+        real, imag = item["complex"]
+        return complex(float(real), float(imag))
+    return item
+
+
+def _tensor(tensor: Meta) -> dict[str, Any]:
+    return {
+        "id": tensor.id,
+        "shape": tensor.shape,
+        "stride": tensor.stride,
+        "dtype": tensor.dtype,
+        "device": tensor.device,
+        "storage": tensor.storage,
+        "offset": tensor.offset,
+    }

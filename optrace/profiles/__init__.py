@@ -1,0 +1,1 @@
+"""GPU and host profiles as data files; ``optrace.cost.profiles`` reads them."""

@@ -1,0 +1,133 @@
+"""``Report``: a graph with its costs, timeline and diagnosis; what renderers and the library hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from optrace.cost.pricing import OpCost, PricedGraph, price
+from optrace.cost.profiles import Pricing
+from optrace.diagnosis import Bound, Lesson, Verdict, bound_of, lesson, verdict
+from optrace.graph import OpGraph
+from optrace.timeline import Task, Timeline, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A sum with what it leaves out: ``missing`` maps an op to the number of its calls without the figure."""
+
+    value: float
+    missing: dict[str, int]
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
+
+
+@dataclass(frozen=True)
+class Report:
+    """A priced, replayed and diagnosed run. Sequences are in call order."""
+
+    priced: PricedGraph
+    timeline: Timeline
+    bounds: tuple[Bound, ...]
+    verdict: Verdict
+    lesson: Lesson
+
+    @property
+    def graph(self) -> OpGraph:
+        return self.priced.graph
+
+    @property
+    def pricing(self) -> Pricing:
+        return self.priced.pricing
+
+    @property
+    def costs(self) -> tuple[OpCost, ...]:
+        return self.priced.costs
+
+    @cached_property
+    def totals(self) -> dict[str, Total]:
+        """Sums over all calls by name, each with what it leaves out (see ``docs/format.md``)."""
+        return {name: self._total(figure) for name, figure in _FIGURES.items()}
+
+    def _total(self, figure: Callable[[OpCost], float | None]) -> Total:
+        value = 0.0
+        missing: dict[str, int] = {}
+        for call, cost in enumerate(self.costs):
+            amount = figure(cost)
+            if amount is None:
+                op = self.graph.facts(call).name
+                missing[op] = missing.get(op, 0) + 1
+            else:
+                value += amount
+        return Total(value, missing)
+
+    @property
+    def complete(self) -> bool:
+        """Every call was recorded and every call has a launch count and traffic."""
+        return self.graph.info.complete and self.totals["launches"].complete
+
+    @property
+    def gpu_busy_share(self) -> float | None:
+        """Device time over wall time; None for a run that takes none."""
+        return self.exposed_device_us / self.timeline.wall_us if self.timeline.wall_us else None
+
+    @property
+    def exposed_device_us(self) -> float:
+        """Wall time during which some kernel runs."""
+        return self.verdict.memory_us + self.verdict.compute_us
+
+    @property
+    def flops_only_us(self) -> float:
+        """The estimate people start from: matmul FLOPs at the dtype's peak, nothing else."""
+        gpu = self.pricing.gpu
+        total = 0.0
+        for cost in self.costs:
+            if cost.work.matmul_flops:
+                peak = gpu.peak_flops(cost.work.math_dtype, matmul=True)
+                total += cost.work.matmul_flops / peak * 1e6 if peak else 0.0
+        return total
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization: the FLOPs-only time over the wall time."""
+        return self.flops_only_us / self.timeline.wall_us if self.timeline.wall_us else None
+
+
+_FIGURES: dict[str, Callable[[OpCost], float | None]] = {
+    "launches": lambda cost: cost.launches,
+    "kernels": lambda cost: cost.work.kernels,
+    "memcpys": lambda cost: cost.work.memcpys,
+    "memsets": lambda cost: cost.work.memsets,
+    "tensor_bytes": lambda cost: cost.work.tensor_bytes,
+    "hbm_bytes": lambda cost: cost.hbm_bytes,
+    "hbm_read": lambda cost: cost.traffic.read,
+    "hbm_written": lambda cost: cost.traffic.written,
+    "flops": lambda cost: cost.work.flops,
+    "matmul_flops": lambda cost: cost.work.matmul_flops,
+    "host_us": lambda cost: cost.host.total_us,
+    "device_us": lambda cost: cost.device_us,
+}
+
+
+def report(graph: OpGraph, pricing: Pricing) -> Report:
+    """Price a graph, replay it through the queue and say what bounds it."""
+    priced = price(graph, pricing)
+    timeline = simulate(
+        list(_tasks(priced)), sync_us=pricing.host.sync_us, queue_depth=pricing.host.queue_depth
+    )
+    bounds = tuple(bound_of(cost, span) for cost, span in zip(priced.costs, timeline.spans, strict=True))
+    return Report(priced, timeline, bounds, verdict(priced, timeline), lesson(priced))
+
+
+def _tasks(priced: PricedGraph) -> Iterable[Task]:
+    for call, cost in enumerate(priced.costs):
+        yield Task(
+            host=cost.host,
+            launches=cost.launches or 0,
+            device_us=cost.device_us or 0.0,
+            stream=priced.graph.stream(call),
+            host_wait=cost.work.host_wait,
+        )
