@@ -125,7 +125,6 @@ class OpGraph:
         self._module = array("i")
         self._phase = array("B")
         self._stream = array("H")
-        self._python_us = array("f")
         self._operand_end = array("Q")
         self._output_end = array("Q")
         # A row an operand or output.
@@ -191,7 +190,6 @@ class OpGraph:
         module: int = -1,
         phase: Phase = "other",
         stream: int = 0,
-        python_us: float | None = None,
     ) -> int:
         """Append a call; ``flags`` holds ``READS | WRITES`` an operand. Returns its number."""
         self._op.append(op)
@@ -200,7 +198,6 @@ class OpGraph:
         self._module.append(module)
         self._phase.append(PHASES.index(phase))
         self._stream.append(stream)
-        self._python_us.append(-1.0 if python_us is None else python_us)
         self._operands.extend(operands)
         self._operand_flags.extend(flags)
         self._outputs.extend(outputs)
@@ -234,8 +231,6 @@ class OpGraph:
         supply = iter(inputs)
         args = tuple(_fill(item, supply) for item in template.args)
         kwargs = {name: _fill(item, supply) for name, item in template.kwargs}
-        python_us = self._python_us[number]
-        module = self._module[number]
         return OpNode(
             id=number,
             op=facts.name,
@@ -247,22 +242,46 @@ class OpGraph:
             outputs=outputs,
             writes=tuple(bool(flag & WRITES) for flag in flags),
             reads=tuple(bool(flag & READS) for flag in flags),
-            module=self.module_calls[module] if module >= 0 else None,
-            source=self.sources[self._source[number]],
+            module=self.module_call(number),
+            source=self.source(number),
             phase=PHASES[self._phase[number]],
             stream=self._stream[number],
-            python_us=None if python_us < 0 else python_us,
             freed=self.freed_after(number),
         )
 
     def facts(self, number: int) -> OpFacts:
         return self.ops[self._op[number]]
 
+    def is_view(self, number: int) -> bool:
+        """The call writes nothing and each of its outputs is made of an input's bytes."""
+        if any(flag & WRITES for flag in self.operand_flags(number)):
+            return False
+        given = {self._tensor_storage[t] for t in self.operands(number)} - {-1}
+        outputs = self.outputs(number)
+        return bool(outputs) and (
+            self.facts(number).is_view or all(self._tensor_storage[t] in given for t in outputs)
+        )
+
     def phase(self, number: int) -> Phase:
         return PHASES[self._phase[number]]
 
+    def source(self, number: int) -> Source:
+        return self.sources[self._source[number]]
+
+    def module_call(self, number: int) -> ModuleCall | None:
+        module = self._module[number]
+        return self.module_calls[module] if module >= 0 else None
+
     def stream(self, number: int) -> int:
         return self._stream[number]
+
+    def source_of(self, number: int) -> int:
+        """The row of a call in ``sources``."""
+        return self._source[number]
+
+    def module_of(self, number: int) -> int:
+        """The row of a call in ``module_calls``, or -1."""
+        return self._module[number]
 
     def operands(self, number: int) -> Sequence[int]:
         """Tensor numbers of a call's inputs."""
