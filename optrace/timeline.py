@@ -122,7 +122,15 @@ class _Queue:
             if task.host_wait and self._waits:
                 self.host_clock = max(self.host_clock, self._stream_end.get(task.stream, 0.0)) + self._sync_us
             spans.append(
-                Span(host_start, self.host_clock, start, end, task.device_us if task.launches else 0.0, gap, exposed)
+                Span(
+                    host_start,
+                    self.host_clock,
+                    start,
+                    end,
+                    task.device_us if task.launches else 0.0,
+                    gap,
+                    exposed,
+                )
             )
         return spans
 
@@ -161,8 +169,6 @@ def _charge_waits(tasks: Sequence[Task], spans: list[Span], without: list[Span])
         if task.host_wait:
             waiter = call
     return [
-        Span(
-            s.host_start_us, s.host_end_us, s.start_us, s.end_us, s.busy_us, gap, s.exposed_us, wait
-        )
+        Span(s.host_start_us, s.host_end_us, s.start_us, s.end_us, s.busy_us, gap, s.exposed_us, wait)
         for s, gap, wait in zip(spans, gaps, waits, strict=True)
     ]

@@ -60,10 +60,7 @@ class Allocator:
         small = size <= SMALL
         free = self._free[small]
         place = bisect_left(free, (size, -1))
-        if place < len(free):
-            block = free.pop(place)[1]
-        else:
-            block = self._add_segment(size, small)
+        block = free.pop(place)[1] if place < len(free) else self._add_segment(size, small)
         rest = self._size[block] - size
         if (small and rest >= ROUND) or (not small and rest > SMALL):
             self._split(block, size)

@@ -9,7 +9,17 @@ from optrace.graph import TensorMeta
 
 #: How a call's kernels touch memory and which unit does their math: what device time depends on.
 KernelKind = Literal[
-    "none", "elementwise", "reduction", "gather", "transpose", "foreach", "matmul", "convolution", "attention", "copy", "other"
+    "none",
+    "elementwise",
+    "reduction",
+    "gather",
+    "transpose",
+    "foreach",
+    "matmul",
+    "convolution",
+    "attention",
+    "copy",
+    "other",
 ]
 
 #: Where a figure comes from: a rule for this op, the schema's default, a measurement, or nowhere.

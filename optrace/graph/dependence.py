@@ -106,9 +106,9 @@ def dependences(graph: OpGraph) -> list[Edge]:
     for call in range(len(graph)):
         operands, flags = graph.operands(call), graph.operand_flags(call)
         outputs = graph.outputs(call)
-        is_view = graph.facts(call).is_view
+        is_view = graph.is_view(call)
         seen: set[int] = set()
-        for tensor, flag in zip(operands, flags, strict=True):
+        for tensor in operands:
             storage = graph.tensor_storage(tensor)
             made_by = producer.get(tensor)
             if made_by is None and storage not in rewritten:
@@ -132,7 +132,9 @@ def dependences(graph: OpGraph) -> list[Edge]:
                 if touched is None:
                     continue
                 past = history(storage)
-                hazards = {*past.reads.overlapping(touched), *past.writes.overlapping(touched)} - seen - {call}
+                hazards = (
+                    {*past.reads.overlapping(touched), *past.writes.overlapping(touched)} - seen - {call}
+                )
                 edges.extend(Edge(src, call, tensor, "order") for src in sorted(hazards))
                 seen |= hazards
         for tensor, flag in zip(operands, flags, strict=True):

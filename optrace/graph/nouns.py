@@ -95,7 +95,7 @@ class TensorMeta:
 
 #: What an argument can be: a tensor, a plain value, or a list of those. Dtypes, layouts, memory formats and
 #: devices are kept by name (``"torch.bfloat16"``, ``"torch.strided"``, ``"cuda:0"``); None is an absent optional.
-Value: TypeAlias = "TensorMeta | bool | int | float | complex | str | None | tuple[Value, ...]"
+Value: TypeAlias = "TensorMeta | bool | int | float | complex | str | tuple[Value, ...] | None"
 
 
 def tensors_in(value: Value) -> Iterator[TensorMeta]:
@@ -111,7 +111,7 @@ def tensors_in(value: Value) -> Iterator[TensorMeta]:
 class OpFacts:
     """What the dispatcher's schema says of an overload.
 
-    ``is_view``: an output shares memory with an input that the op does not write.
+    ``is_view``: an output is declared to share memory with an input that the op does not write.
     ``mutates``: names of the arguments whose alias info says "written".
     ``out_args``: those of them that are keyword-only, so written without being read (``out=``).
     ``tags``: torch's own tags (``pointwise``, ``data_dependent_output``, ...).
@@ -199,7 +199,6 @@ class OpNode:
 
     ``inputs`` and ``outputs`` are the tensors of ``args``, ``kwargs`` and ``out`` in order of appearance;
     ``writes[i]`` says that the op writes ``inputs[i]``, ``reads[i]`` that it may read it.
-    ``python_us`` is the time between the return of the dispatch before and the start of this one.
     """
 
     id: int
@@ -216,7 +215,6 @@ class OpNode:
     source: Source = field(default_factory=Source)
     phase: Phase = "other"
     stream: int = 0
-    python_us: float | None = None
     freed: tuple[int, ...] = ()
 
     @property
@@ -225,6 +223,14 @@ class OpNode:
         namespace, _, rest = self.op.partition(".")
         name = rest.rpartition(".")[0] or rest
         return name if namespace == "aten" else f"{namespace}.{name}"
+
+    @property
+    def is_view(self) -> bool:
+        """The call writes nothing and each of its outputs is made of an input's bytes."""
+        if any(self.writes) or not self.outputs:
+            return False
+        given = {tensor.storage for tensor in self.inputs} - {-1}
+        return self.facts.is_view or all(tensor.storage in given for tensor in self.outputs)
 
     def arg(self, name: str, default: Value = None) -> Value:
         """An argument by its schema name, wherever the caller put it."""
@@ -235,3 +241,14 @@ class OpNode:
         except ValueError:
             return default
         return self.args[position] if position < len(self.args) else default
+
+    def tensor(self, name: str) -> TensorMeta:
+        """A tensor argument by its schema name. Raises ``TypeError`` if it is none."""
+        value = self.arg(name)
+        if not isinstance(value, TensorMeta):
+            raise TypeError(f"{self.op}: argument {name!r} is {value!r}, not a tensor")
+        return value
+
+    def tensors(self, name: str) -> tuple[TensorMeta, ...]:
+        """The tensors of a list argument by its schema name; absent ones left out."""
+        return tuple(tensors_in(self.arg(name)))

@@ -365,7 +365,8 @@ class OpGraph:
         graph = nx.MultiDiGraph()
         graph.add_nodes_from((node.id, {"op": node}) for node in self)
         graph.add_edges_from(
-            (edge.src, edge.dst, {"tensor": self.tensor(edge.tensor), "kind": edge.kind}) for edge in self.edges
+            (edge.src, edge.dst, {"tensor": self.tensor(edge.tensor), "kind": edge.kind})
+            for edge in self.edges
         )
         return graph
 

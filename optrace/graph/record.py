@@ -73,7 +73,6 @@ class _Node(msgspec.Struct):
     module_call: int = 0
     phase: Phase = "other"
     stream: int = 0
-    python_us: float | None = None
     freed: tuple[int, ...] = ()
 
 
@@ -122,7 +121,6 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
                 "outputs": [_tensor(tensor) for tensor in node.outputs],
                 "writes": list(node.writes),
                 "reads": list(node.reads),
-                "python_us": node.python_us,
                 "freed": list(node.freed),
             }
         )
@@ -155,9 +153,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
             }
             for facts in graph.ops
         },
-        "frames": [
-            {"file": f.file, "line": f.line, "function": f.function, "user": f.user} for f in frames
-        ],
+        "frames": [{"file": f.file, "line": f.line, "function": f.function, "user": f.user} for f in frames],
     }
 
 
@@ -206,7 +202,9 @@ def _build(file: _File) -> OpGraph:
             if item.storage >= len(file.storages):
                 raise ValueError(f"tensor {item.id} lies in storage {item.storage} of {len(file.storages)}")
             if len(item.shape) != len(item.stride):
-                raise ValueError(f"tensor {item.id} has {len(item.shape)} sizes and {len(item.stride)} strides")
+                raise ValueError(
+                    f"tensor {item.id} has {len(item.shape)} sizes and {len(item.stride)} strides"
+                )
             layout = graph.layouts.add(Layout(item.shape, item.stride, item.dtype, item.device))
             numbers[item.id] = graph.add_tensor(layout, item.storage, item.offset)
         return numbers[item.id]
@@ -220,7 +218,13 @@ def _build(file: _File) -> OpGraph:
             raise ValueError(f"node {node.id} has {len(node.inputs)} inputs, {len(node.writes)} writes marks")
         known = file.operators[node.op]
         facts = OpFacts(
-            node.op, known.is_view, known.mutates, known.out_args, known.tags, known.arg_names, known.composite
+            node.op,
+            known.is_view,
+            known.mutates,
+            known.out_args,
+            known.tags,
+            known.arg_names,
+            known.composite,
         )
         _check_holes(node)
         graph.add_call(
@@ -239,7 +243,6 @@ def _build(file: _File) -> OpGraph:
             else -1,
             phase=node.phase,
             stream=node.stream,
-            python_us=node.python_us,
         )
         for storage_number in node.freed:
             graph.add_free(storage_number, node.id)

@@ -6,6 +6,7 @@ Bounding ranges are not enough: two slices of a KV cache ``[batch, heads, positi
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from optrace.graph.nouns import TensorMeta
@@ -69,7 +70,7 @@ def _disjoint(a: Region, b: Region) -> bool:
     stride, a region is a box of digits, and boxes that miss each other in one digit share nothing.
     """
     radices = sorted({stride for _, stride in (*a.dims, *b.dims)}, reverse=True)
-    if any(wide % narrow for wide, narrow in zip(radices, radices[1:], strict=False)):
+    if any(wide % narrow for wide, narrow in itertools.pairwise(radices)):
         return False
     box_a, box_b = _box(a, radices), _box(b, radices)
     if box_a is None or box_b is None:

@@ -1,0 +1,129 @@
+"""The table of rules, and the schema's default for every op that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from optrace.cost.profiles import Target
+from optrace.cost.work import FREE, Access, KernelKind, Work
+from optrace.graph import OpNode, TensorMeta
+
+Rule = Callable[[OpNode, Target], Work]
+
+#: By overload (``aten.sum.dim_IntList``) or by packet (``aten.sum``, for all its overloads).
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Price these ops with the decorated function. Registering an op twice raises ``ValueError``."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"{name} has a rule already: {RULES[name].__qualname__}")
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def work_of(node: OpNode, target: Target) -> Work:
+    """What a call makes the GPU do: by its rule, else by its schema."""
+    if on_host(node) or node.is_view:
+        return FREE
+    function = RULES.get(node.op) or RULES.get(node.facts.packet)
+    if function is not None:
+        work = function(node, target)
+        return work if work.source == "unknown" else replace(work, source="rule")
+    return schema_default(node)
+
+
+def on_host(node: OpNode) -> bool:
+    """No tensor of the call is on a device: the CPU does it."""
+    return all(tensor.device in ("cpu", "meta") for tensor in (*node.inputs, *node.outputs))
+
+
+def schema_default(node: OpNode) -> Work:
+    """One launch that reads the inputs and writes the outputs; free where there is nothing to write.
+
+    A pointwise op does one FLOP an output element. Any other op's arithmetic is not known, and of an op
+    that is not torch's own the launches are not known either.
+    """
+    if "pointwise" in node.facts.tags:
+        return streaming(node, flops=elements_written(node), kind="elementwise")
+    work = streaming(node, flops=None)
+    if node.facts.name.partition(".")[0] not in ("aten", "prims", "quantized"):
+        return replace(work, kernels=None, matmul_flops=None, source="unknown")
+    return work
+
+
+def streaming(
+    node: OpNode,
+    *,
+    kernels: int = 1,
+    memsets: int = 0,
+    flops: int | None = 0,
+    matmul_flops: int | None = 0,
+    kind: KernelKind = "other",
+    reads: Iterable[Access] | None = None,
+    writes: Iterable[Access] | None = None,
+    math_dtype: str | None = None,
+    host_wait: bool = False,
+    memcpys: int = 0,
+) -> Work:
+    """Work that passes once over its operands; nothing at all where nothing is written (empty tensors)."""
+    to_read = tuple(inputs_read(node) if reads is None else reads)
+    to_write = tuple(outputs_written(node) if writes is None else writes)
+    if not to_write and not host_wait:
+        return FREE
+    dtypes = [access.tensor.dtype for access in (*to_read, *to_write)]
+    return Work(
+        kernels=kernels,
+        memcpys=memcpys,
+        memsets=memsets,
+        reads=to_read,
+        writes=to_write,
+        flops=flops,
+        matmul_flops=matmul_flops,
+        kind=kind,
+        math_dtype=math_dtype or (dtypes[0] if dtypes else "float32"),
+        host_wait=host_wait,
+    )
+
+
+def whole(tensor: TensorMeta) -> Access:
+    """All elements of a tensor, each once."""
+    return Access(tensor, tensor.nbytes)
+
+
+def inputs_read(node: OpNode) -> list[Access]:
+    """The device tensors that the call reads; one that stands twice in the arguments is read once."""
+    seen: dict[int, Access] = {}
+    for tensor, reads in zip(node.inputs, node.reads, strict=True):
+        if reads and on_device(tensor) and tensor.nbytes:
+            seen.setdefault(tensor.id, whole(tensor))
+    return list(seen.values())
+
+
+def outputs_written(node: OpNode) -> list[Access]:
+    """The device tensors that the call writes: its new outputs, and inputs that it changes."""
+    changed = [t for t, writes in zip(node.inputs, node.writes, strict=True) if writes]
+    storages = {tensor.storage for tensor in node.inputs}
+    new = [tensor for tensor in node.outputs if tensor.storage not in storages]
+    seen = {tensor.id: whole(tensor) for tensor in (*changed, *new) if on_device(tensor) and tensor.nbytes}
+    return list(seen.values())
+
+
+def elements_written(node: OpNode) -> int:
+    """Elements of all tensors that the call writes."""
+    return sum(access.tensor.numel for access in outputs_written(node))
+
+
+def elements_read(node: OpNode) -> int:
+    """Elements of all tensors that the call reads."""
+    return sum(access.tensor.numel for access in inputs_read(node))
+
+
+def on_device(tensor: TensorMeta) -> bool:
+    return tensor.device not in ("cpu", "meta")

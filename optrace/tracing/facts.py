@@ -1,0 +1,36 @@
+"""What a graph keeps of an overload, read from the dispatcher's schema."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from optrace.graph import OpFacts
+
+#: Tags that every op has and that say nothing about its cost.
+_DULL_TAGS = frozenset({"core", "pt2_compliant_tag", "generated", "needs_exact_strides", "flexible_layout"})
+
+
+@cache
+def facts_of(op: torch._ops.OpOverload) -> OpFacts:
+    """Views, written arguments and tags of an overload, from its schema alone."""
+    schema = op._schema
+    written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    return OpFacts(
+        name=str(op),
+        is_view=any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
+        mutates=tuple(arg.name for arg in written),
+        out_args=tuple(arg.name for arg in written if arg.kwarg_only),
+        tags=tuple(sorted(tag.name for tag in op.tags if tag.name not in _DULL_TAGS)),
+        arg_names=tuple(arg.name for arg in schema.arguments),
+        composite=is_composite(op),
+    )
+
+
+@cache
+def is_composite(op: torch._ops.OpOverload) -> bool:
+    """Whether the op is made of others in every backend. A dispatch mode meets such an op whole only under
+    ``inference_mode``; elsewhere autograd has taken it apart before."""
+    name: str = op.name()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")

@@ -1,0 +1,132 @@
+"""Which tensor objects and storages are the same ones, without keeping any alive.
+
+Objects are known by address while they live; a weak reference's callback forgets the address when the
+object dies, before it can be used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import ref
+
+import torch
+
+from optrace.graph import OpGraph, Storage
+from optrace.graph.opgraph import Layout
+
+NO_STORAGE = -1
+
+
+class Identities:
+    """Numbers tensors and storages of one graph by first appearance.
+
+    ``device_name`` gives the device as the user's program sees it. ``on_free`` hears the number of a
+    storage that is gone.
+    """
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        device_name: Callable[[torch.device], str],
+        on_free: Callable[[int], None],
+    ) -> None:
+        self._graph = graph
+        self._device_name = device_name
+        self._on_free = on_free
+        self._tensors: dict[int, tuple[ref[torch.Tensor], int]] = {}
+        self._storages: dict[int, tuple[ref[torch.UntypedStorage], int]] = {}
+        self._devices: dict[torch.device, str] = {}
+        self._dtypes: dict[torch.dtype, str] = {}
+        self._layouts: dict[tuple[object, ...], int] = {}
+
+    def tensor(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
+        graph = self._graph
+        storage = self._storage(tensor)
+        layout = self._layout(tensor)
+        offset = int(tensor.storage_offset()) if storage != NO_STORAGE else 0
+        address = id(tensor)
+        known = self._tensors.get(address)
+        if known is not None:
+            number = known[1]
+            if (
+                graph.tensor_storage(number) == storage
+                and graph.tensor_layout(number) == layout
+                and graph.tensor_offset(number) == offset
+            ):
+                return number
+        number = graph.add_tensor(layout, storage, offset)
+        tensors = self._tensors
+        self._tensors[address] = (ref(tensor, lambda _: tensors.pop(address, None)), number)
+        return number
+
+    def close(self) -> None:
+        """Forget every object; none is waited for any more."""
+        self._tensors.clear()
+        self._storages.clear()
+
+    def known_storage(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage if it was seen before."""
+        if not _has_storage(tensor):
+            return None
+        known = self._storages.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[1]
+
+    def known_tensor(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor object if it was seen before."""
+        known = self._tensors.get(id(tensor))
+        return None if known is None else known[1]
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        if not _has_storage(tensor):
+            return NO_STORAGE
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        known = self._storages.get(address)
+        if known is not None:
+            if self._graph.storages[known[1]].nbytes < storage.nbytes():
+                self._graph.set_storage(known[1], nbytes=storage.nbytes())
+            return known[1]
+        number = self._graph.add_storage(Storage(storage.nbytes(), self._device(tensor.device)))
+        self._storages[address] = (ref(storage, lambda _: self._forget(address, number)), number)
+        return number
+
+    def _forget(self, address: int, number: int) -> None:
+        known = self._storages.get(address)
+        if known is not None and known[1] == number:
+            del self._storages[address]
+            self._on_free(number)
+
+    def _layout(self, tensor: torch.Tensor) -> int:
+        strided = tensor.layout is torch.strided
+        shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
+        stride = tensor.stride() if strided else ()
+        key = (shape, stride, dtype, device, strided)
+        number = self._layouts.get(key)
+        if number is None:
+            sizes = tuple(int(n) for n in shape)
+            number = self._layouts[key] = self._graph.layouts.add(
+                Layout(
+                    sizes,
+                    tuple(int(n) for n in stride) if strided else (0,) * len(sizes),
+                    self._dtype(dtype),
+                    self._device(device),
+                )
+            )
+        return number
+
+    def _device(self, device: torch.device) -> str:
+        name = self._devices.get(device)
+        if name is None:
+            name = self._devices[device] = self._device_name(device)
+        return name
+
+    def _dtype(self, dtype: torch.dtype) -> str:
+        name = self._dtypes.get(dtype)
+        if name is None:
+            name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
+        return name
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested

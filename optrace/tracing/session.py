@@ -1,0 +1,236 @@
+"""A session: the device that a program runs on while it is traced, and when its calls are recorded.
+
+    with open_session(mode="fake", gpu=GpuAnswers(...)) as session:
+        model = session.place(Model())       # set-up: runs on the traced device, is not recorded
+        with session.recording():
+            model(x)                         # recorded
+    session.graph
+
+Modes: ``fake`` (no memory, no GPU), ``cpu`` (real values on the CPU, recorded as if on the GPU), ``cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, ExitStack, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+import torch
+
+from optrace.graph import OpGraph, TraceInfo
+from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
+from optrace.tracing.tracer import OpTracer
+
+Mode = Literal["auto", "fake", "cpu", "cuda"]
+MODES: tuple[Mode, ...] = ("auto", "fake", "cpu", "cuda")
+DEVICES = ("cuda", "cpu")
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TraceError(RuntimeError):
+    """The session cannot be opened as asked."""
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What ``optrace.step`` marks do: the first ``warmup`` are skipped, the next ``wanted`` recorded."""
+
+    warmup: int = 0
+    wanted: int = 1
+    seen: int = 0
+    depth: int = 0
+
+
+class Session:
+    """A program's device while it is traced; made by ``open_session``."""
+
+    def __init__(
+        self, mode: Mode, device: str, gpu: str, notes: tuple[str, ...], stand_in: StandIn | None
+    ) -> None:
+        self.mode = mode
+        self.notes = notes
+        self._device = device
+        self._stand_in = stand_in
+        self._marks = _Marks()
+        self._recording = False
+        self._tracer = OpTracer(
+            TraceInfo(mode=mode, torch=str(torch.__version__), gpu=gpu, notes=notes),
+            device_name=self._device_name,
+            stream=_cuda_stream if mode == "cuda" else lambda: 0,
+        )
+
+    @property
+    def graph(self) -> OpGraph:
+        """What was recorded so far."""
+        return self._tracer.graph
+
+    @property
+    def steps_seen(self) -> int:
+        """How many ``optrace.step`` marks the program passed."""
+        return self._marks.seen
+
+    def place(self, value: T) -> T:
+        """Modules, tensors and nests of them moved to the traced device, as a user's ``.cuda()`` would."""
+        if self._device == "cpu" or self.mode == "cpu":
+            return value
+        if self._stand_in is not None:
+            placed: T = self._stand_in.place(value)
+            return placed
+        if isinstance(value, torch.nn.Module):
+            value.cuda()
+            return value
+        moved: T = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), value)
+        return moved
+
+    @contextmanager
+    def recording(self, *, warmup: int = 0, steps: int = 1) -> Iterator[None]:
+        """Record the calls made inside. Entered again, it appends.
+
+        If the program marks its steps with ``optrace.step``, what came before the first mark is dropped, the
+        first ``warmup`` steps are skipped and the next ``steps`` recorded.
+        """
+        self._marks = _Marks(warmup, steps)
+        self._recording = True
+        try:
+            with self._tracer.recording():
+                yield
+        finally:
+            self._recording = False
+            self._tracer.enabled = True
+            if self._stand_in is not None:
+                self._note_guesses(self._stand_in)
+
+    def describe(self, program: str, steps: int = 1) -> None:
+        """Say in the graph what was run."""
+        self._tracer.set_info(program=program, steps=steps)
+
+    def close(self) -> None:
+        """The graph is finished."""
+        self._tracer.close()
+
+    def enter_step(self) -> None:
+        """A marked step begins."""
+        marks = self._marks
+        if not self._recording or marks.depth:
+            marks.depth += 1
+            return
+        marks.depth += 1
+        marks.seen += 1
+        if marks.seen == 1:
+            self._tracer.restart()
+        self._tracer.enabled = marks.warmup < marks.seen <= marks.warmup + marks.wanted
+
+    def leave_step(self) -> None:
+        """A marked step ends; what comes between steps is not recorded."""
+        marks = self._marks
+        marks.depth -= 1
+        if self._recording and not marks.depth:
+            self._tracer.enabled = False
+
+    def _device_name(self, device: torch.device) -> str:
+        if self._stand_in is not None:
+            return str(self._stand_in.seen(device))
+        if self.mode == "cpu" and self._device == "cuda" and device.type == "cpu":
+            return "cuda:0"
+        return str(device)
+
+    def _note_guesses(self, stand_in: StandIn) -> None:
+        guesses: dict[str, int] = {}
+        for guess in stand_in.guesses:
+            guesses[f"{guess.op} was told {guess.value}"] = (
+                guesses.get(f"{guess.op} was told {guess.value}", 0) + 1
+            )
+        for text, count in guesses.items():
+            self._tracer.mark_incomplete(f"guess: {text}" + (f" ({count} times)" if count > 1 else ""))
+        stand_in.guesses.clear()
+
+
+_active: Session | None = None
+
+
+@contextmanager
+def open_session(
+    mode: Mode = "auto",
+    *,
+    gpu: str = "",
+    answers: StandinDevice | None = None,
+    device: str = "cuda",
+    assume: Assume = "error",
+) -> Iterator[Session]:
+    """Pretend or use a device while the context is active; whatever is stood in for is restored after it.
+
+    ``gpu`` is the profile's key, kept in the graph; ``answers`` is what the pretended GPU says of itself.
+    Raises ``TraceError`` for ``mode="cuda"`` without a GPU, an unknown mode or device, and a session
+    within a session.
+    """
+    global _active
+    if _active is not None:
+        raise TraceError("a trace is already running in this process: end it before starting another")
+    if mode not in MODES:
+        raise TraceError(f"unknown mode {mode!r} (one of {', '.join(MODES)})")
+    if device not in DEVICES:
+        raise TraceError(f"unknown device {device!r} (one of {', '.join(DEVICES)})")
+    has_gpu = torch.cuda.is_available()
+    if mode == "cuda" and not has_gpu:
+        raise TraceError(
+            "mode 'cuda' needs a CUDA GPU and torch sees none: use --mode fake, which needs no GPU"
+        )
+    chosen: Mode = mode if mode != "auto" else "cuda" if has_gpu else "fake"
+    notes: tuple[str, ...] = ()
+    if mode == "auto":
+        notes = (
+            "mode cuda: there is a GPU" if has_gpu else "mode fake: torch sees no GPU, nothing is computed",
+        )
+    with ExitStack() as stack:
+        stand_in = None
+        if chosen == "fake":
+            stand_in = stack.enter_context(
+                standin(
+                    answers or StandinDevice(),
+                    assume=assume,
+                    default_device=None if device == "cpu" else "cuda",
+                )
+            )
+        _active = Session(chosen, device, gpu, notes, stand_in)
+        stack.callback(_close)
+        yield _active
+
+
+def _close() -> None:
+    global _active
+    if _active is not None:
+        _active.close()
+    _active = None
+
+
+def _cuda_stream() -> int:
+    """The current stream's number: 0 for the default stream."""
+    return int(torch._C._cuda_getCurrentStream(torch.cuda.current_device())[0])
+
+
+class _Step(ContextDecorator):
+    def __enter__(self) -> None:
+        if _active is not None:
+            _active.enter_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if _active is not None:
+            _active.leave_step()
+
+
+@overload
+def step(function: None = None) -> _Step: ...
+@overload
+def step(function: F) -> F: ...
+def step(function: F | None = None) -> _Step | F:
+    """Mark what one step of a script is: ``with optrace.step():``, or ``@optrace.step`` on a function.
+
+    Outside a trace it does nothing, so a script may keep it.
+    """
+    return _Step() if function is None else _Step()(function)
