@@ -108,35 +108,30 @@ def dependences(graph: OpGraph) -> list[Edge]:
         outputs = graph.outputs(call)
         is_view = graph.is_view(call)
         seen: set[int] = set()
-        for tensor in operands:
+        for tensor, flag in zip(operands, flags, strict=True):
             storage = graph.tensor_storage(tensor)
             made_by = producer.get(tensor)
             if made_by is None and storage not in rewritten:
                 made_by = creator.get(storage)
             before = {made_by} if made_by is not None else set()
+            hazards: set[int] = set()
             if storage in rewritten and storage >= 0:
-                # A write older than the object itself is reached through the call that made the object,
-                # unless the view looks beyond the tensor it was cut from.
-                newer_than = -1 if made_by is None or is_view else made_by
-                touched = region(tensor)
-                if touched is not None:
-                    before.update(w for w in history(storage).writes.overlapping(touched) if w > newer_than)
-            for src in sorted(before):
-                # Each operand is an edge of its own: x + x has two.
-                edges.append(Edge(src, call, tensor, "data"))
-                seen.add(src)
-        for tensor, flag in zip(operands, flags, strict=True):
-            storage = graph.tensor_storage(tensor)
-            if flag & WRITES and storage >= 0:
-                touched = region(tensor)
-                if touched is None:
-                    continue
                 past = history(storage)
-                hazards = (
-                    {*past.reads.overlapping(touched), *past.writes.overlapping(touched)} - seen - {call}
-                )
-                edges.extend(Edge(src, call, tensor, "order") for src in sorted(hazards))
-                seen |= hazards
+                # A view touches what it shows, any other call what it is given. What was written before the
+                # tensor object was made is reached through the call that made it.
+                for shown in outputs if is_view else (tensor,):
+                    touched = region(shown)
+                    if touched is None or graph.tensor_storage(shown) != storage:
+                        continue
+                    writers = past.writes.overlapping(touched)
+                    before.update(w for w in writers if made_by is None or w > made_by)
+                    if flag & WRITES:
+                        hazards.update(past.reads.overlapping(touched))
+            # Each operand is an edge of its own: x + x has two.
+            edges.extend(Edge(src, call, tensor, "data") for src in sorted(before))
+            seen |= before
+            edges.extend(Edge(src, call, tensor, "order") for src in sorted(hazards - seen - {call}))
+            seen |= hazards
         for tensor, flag in zip(operands, flags, strict=True):
             storage = graph.tensor_storage(tensor)
             if storage not in rewritten or storage < 0:

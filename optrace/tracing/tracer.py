@@ -235,12 +235,11 @@ class _ForwardCalls:
         task = torch._C._current_graph_task_id()
         if task == -1:
             self._outer.setdefault(sequence, call)
-        else:
+        elif torch.is_grad_enabled():
             if task != self._inner_task:
                 self._inner.clear()
                 self._inner_task = task
-            if torch.is_grad_enabled():
-                self._inner.setdefault(sequence, call)
+            self._inner.setdefault(sequence, call)
 
     def call_of_current_node(self) -> int | None:
         node = torch._C._current_autograd_node()

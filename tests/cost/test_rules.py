@@ -1,0 +1,196 @@
+"""What each op makes the GPU do: every expected number is arithmetic on the page."""
+
+import pytest
+import torch
+
+from optrace.cost.rules import RULES, rule, work_of
+from optrace.cost.rules.foreach import multi_tensor_launches
+from tests.cost.calls import T
+
+x = T(4, 24)
+y = T(4, 24)
+cpu = T(4, 24, device="cpu")
+
+# (call, out, kernels, memcpys, bytes read, bytes written, flops, matmul flops)
+ROWS = [
+    # One launch that reads its inputs and writes its output; `a - b` costs what `a + b` does.
+    (("aten.add.Tensor", x, y), T(4, 24), 1, 0, 2 * 4 * 24 * 4, 4 * 24 * 4, 4 * 24, 0),
+    (("aten.sub.Tensor", T(2, 3), T(2, 3)), T(2, 3), 1, 0, 2 * 2 * 3 * 4, 2 * 3 * 4, 2 * 3, 0),
+    # x + x reads x once.
+    (("aten.add.Tensor", x, x), T(4, 24), 1, 0, 4 * 24 * 4, 4 * 24 * 4, 4 * 24, 0),
+    # A broadcast bias is read once, not once a row.
+    (("aten.add.Tensor", x, T(24)), T(4, 24), 1, 0, (4 * 24 + 24) * 4, 4 * 24 * 4, 4 * 24, 0),
+    (("aten.add.Tensor", x, T(4, 24, stride=(0, 1))), T(4, 24), 1, 0, (4 * 24 + 24) * 4, 4 * 24 * 4, 4 * 24, 0),
+    # In place: read and written.
+    (("aten.mul_.Tensor", x, y), x, 1, 0, 2 * 4 * 24 * 4, 4 * 24 * 4, 4 * 24, 0),
+    # A fill and a copy do not read their destination.
+    (("aten.zero_.default", x), x, 1, 0, 0, 4 * 24 * 4, 0, 0),
+    (("aten.copy_.default", T(4, 24, dtype="bfloat16"), x), None, 1, 0, 4 * 24 * 4, 4 * 24 * 2, 0, 0),
+    (("aten.clone.default", x), T(4, 24), 0, 1, 4 * 24 * 4, 4 * 24 * 4, 0, 0),
+    # Views and factories without values are free.
+    (("aten.view.default", x, [96]), T(96, alias=x), 0, 0, 0, 0, 0, 0),
+    (("aten._unsafe_view.default", x, [96]), T(96, alias=x), 0, 0, 0, 0, 0, 0),
+    (("aten.empty.memory_format", [4, 24]), T(4, 24), 0, 0, 0, 0, 0, 0),
+    (("aten.zeros.default", [4, 24]), T(4, 24), 1, 0, 0, 4 * 24 * 4, 0, 0),
+    # Nothing to write, nothing to launch.
+    (("aten.add.Tensor", T(0, 24), T(0, 24)), T(0, 24), 0, 0, 0, 0, 0, 0),
+    # On the CPU the GPU does nothing.
+    (("aten.add.Tensor", cpu, cpu), T(4, 24, device="cpu"), 0, 0, 0, 0, 0, 0),
+    # Across the bus: the device's side only.
+    (("aten._to_copy.default", cpu), T(4, 24), 0, 1, 0, 4 * 24 * 4, 0, 0),
+    (("aten._to_copy.default", x), T(4, 24, device="cpu"), 0, 1, 4 * 24 * 4, 0, 0, 0),
+    # dropout writes a mask of one byte an element.
+    (
+        ("aten.native_dropout.default", x, 0.1, True),
+        (T(4, 24), T(4, 24, dtype="bool")),
+        1, 0, 4 * 24 * 4, 4 * 24 * (4 + 1), 3 * 4 * 24, 0,
+    ),
+    # 2 x multiply-adds.
+    (
+        ("aten.mm.default", T(8, 4), T(4, 2)),
+        T(8, 2),
+        1, 0, (8 * 4 + 4 * 2) * 4, 8 * 2 * 4, 2 * 8 * 4 * 2, 2 * 8 * 4 * 2,
+    ),
+    (
+        ("aten.addmm.default", T(2), T(8, 4), T(4, 2)),
+        T(8, 2),
+        1, 0, (2 + 8 * 4 + 4 * 2) * 4, 8 * 2 * 4, 2 * 8 * 4 * 2 + 8 * 2, 2 * 8 * 4 * 2,
+    ),
+    (
+        ("aten.baddbmm.default", T(2, 3, 5), T(2, 3, 4), T(2, 4, 5)),
+        T(2, 3, 5),
+        1, 0, 2 * (3 * 5 + 3 * 4 + 4 * 5) * 4, 2 * 3 * 5 * 4, 240 + 30, 2 * 2 * 3 * 4 * 5,
+    ),
+    # A gather reads the rows it takes and does no arithmetic.
+    (
+        ("aten.embedding.default", T(1000, 16), T(5, dtype="int64")),
+        T(5, 16),
+        1, 0, 5 * 16 * 4 + 5 * 8, 5 * 16 * 4, 0, 0,
+    ),
+    (("aten.sum.default", x), T(), 1, 0, 4 * 24 * 4, 4, 4 * 24, 0),
+    (("aten._softmax.default", x, -1, False), T(4, 24), 1, 0, 4 * 24 * 4, 4 * 24 * 4, 5 * 4 * 24, 0),
+    # Conv2d 3 -> 8, 3x3, on 2 x 10 x 10: each weight meets each output position of each sample.
+    (
+        ("aten.convolution.default", T(2, 3, 10, 10), T(8, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+        T(2, 8, 10, 10),
+        1, 0, (2 * 3 * 100 + 8 * 3 * 9) * 4, 2 * 8 * 100 * 4, 2 * 2 * 8 * 100 * 3 * 9, 2 * 2 * 8 * 100 * 3 * 9,
+    ),
+    # Transposed: each weight meets each input position. 3 -> 1, k2, s2 on 1 x 2 x 2: 48 multiply-adds.
+    (
+        ("aten.convolution.default", T(1, 3, 2, 2), T(3, 1, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1),
+        T(1, 1, 4, 4),
+        1, 0, (3 * 4 + 3 * 4) * 4, 16 * 4, 2 * 48, 2 * 48,
+    ),
+    # Four groups: 4 -> 4, k3, s2 on 2 x 8 x 8 transposed: 4,608 multiply-adds.
+    (
+        ("aten.convolution.default", T(2, 4, 8, 8), T(4, 1, 3, 3), None, [2, 2], [1, 1], [1, 1], True, [0, 0], 4),
+        T(2, 4, 15, 15),
+        1, 0, (2 * 4 * 64 + 4 * 9) * 4, 2 * 4 * 225 * 4, 2 * 4608, 2 * 4608,
+    ),
+    # Conv2d(8 -> 16, k3, p1, groups 4) on 2 x 10 x 10: 2 x 2 x 16 x 100 x 2 x 9 = 115,200 forward, twice that
+    # for both gradients (345,600 in all).
+    (
+        (
+            "aten.convolution_backward.default", T(2, 16, 10, 10), T(2, 8, 10, 10), T(16, 2, 3, 3), [0],
+            [1, 1], [1, 1], [1, 1], False, [0, 0], 4, [True, True, False],
+        ),
+        (T(2, 8, 10, 10), T(16, 2, 3, 3), None),
+        2, 0, (2 * 16 * 100 + 2 * 8 * 100 + 16 * 2 * 9) * 4, (2 * 8 * 100 + 16 * 2 * 9) * 4,
+        345_600 - 115_200, 345_600 - 115_200,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "out", "kernels", "memcpys", "read", "written", "flops", "matmul_flops"),
+    ROWS,
+    ids=[f"{i}-{row[0][0]}" for i, row in enumerate(ROWS)],
+)
+def test_work(maker, target, call, out, kernels, memcpys, read, written, flops, matmul_flops):
+    work = work_of(maker(*call, out=out), target)
+    assert (work.kernels, work.memcpys) == (kernels, memcpys)
+    assert sum(access.nbytes for access in work.reads) == read
+    assert sum(access.nbytes for access in work.writes) == written
+    assert (work.flops, work.matmul_flops) == (flops, matmul_flops)
+
+
+def test_attention_flops_and_gqa_bytes(maker, target):
+    q, k, v = T(1, 32, 2048, 128), T(1, 8, 2048, 128), T(1, 8, 2048, 128)
+    node = maker("aten._scaled_dot_product_efficient_attention.default", q, k, v, None, False, out=T(1, 32, 2048, 128))
+    work = work_of(node, target)
+    assert work.matmul_flops == 68_719_476_736  # 4 x heads x length^2 x dim
+    bytes_of = {access.tensor.id: access.nbytes for access in work.reads}
+    assert bytes_of[node.inputs[1].id] * 4 == bytes_of[node.inputs[0].id]
+
+
+def test_causal_attention_counts_the_lower_triangle(maker, target):
+    q = T(2, 3, 5, 4)
+    node = maker("aten._scaled_dot_product_flash_attention.default", q, q, q, 0.0, True, out=T(2, 3, 5, 4))
+    assert work_of(node, target).matmul_flops == 2 * 2 * 3 * (5 * 6 // 2) * (4 + 4)
+
+
+def test_flash_attention_reads_batch_length_heads_dim(maker, target):
+    q = T(2, 1024, 16, 64, dtype="float16")
+    node = maker(
+        "aten._flash_attention_forward.default", q, q, q, None, None, 1024, 1024, 0.0, False, False,
+        out=T(2, 1024, 16, 64, dtype="float16"),
+    )  # fmt: skip
+    assert work_of(node, target).matmul_flops == 8_589_934_592
+
+
+def test_reading_a_value_makes_the_host_wait(maker, target):
+    work = work_of(maker("aten._local_scalar_dense.default", T(), out=1.0), target)
+    assert (work.kernels, work.memcpys, work.host_wait) == (0, 1, True)
+    assert not work_of(maker("aten._local_scalar_dense.default", T(device="cpu"), out=1.0), target).host_wait
+
+
+def test_copies_across_the_bus_wait_unless_told_not_to(maker, target):
+    waits = maker("aten._to_copy.default", T(4, device="cpu"), out=T(4))
+    goes_on = maker("aten._to_copy.default", T(4, device="cpu"), out=T(4), non_blocking=True)
+    assert work_of(waits, target).host_wait
+    assert not work_of(goes_on, target).host_wait
+
+
+def test_an_op_of_somebody_else_has_no_price(maker, target):
+    from dataclasses import replace
+
+    node = maker("aten.add.Tensor", x, y, out=T(4, 24))
+    facts = replace(node.facts, name="mylib.fused.default", tags=())
+    work = work_of(replace(node, op="mylib.fused.default", facts=facts), target)
+    assert (work.kernels, work.launches, work.flops, work.source) == (None, None, None, "unknown")
+
+
+def test_arithmetic_without_a_formula_is_unknown_not_zero(maker, target):
+    work = work_of(maker("aten.linalg_inv_ex.default", T(4, 4), out=(T(4, 4), T(dtype="int32"))), target)
+    assert (work.kernels, work.flops) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "depth", "launches"),
+    [
+        ([1], 1, 1),
+        ([0, 0], 1, 0),
+        ([10] * 110, 1, 1),  # a launch takes 110 tensors of one list
+        ([10] * 111, 1, 2),
+        ([10] * 36, 4, 1),  # and 36 of four lists
+        ([10] * 73, 4, 3),
+        ([65536 * 320], 1, 1),  # 320 chunks of 65,536 elements
+        ([65536 * 320 + 1], 1, 2),
+        ([65536 * 200, 65536 * 200], 2, 2),
+    ],
+)
+def test_multi_tensor_launches(sizes, depth, launches):
+    assert multi_tensor_launches(sizes, depth) == launches
+
+
+def test_registering_twice_is_an_error():
+    with pytest.raises(ValueError, match=r"aten\.mm has a rule already: multiplies"):
+        rule("aten.mm")(lambda node, target: None)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_every_rule_is_for_a_real_op(name):
+    namespace, packet, *overload = name.split(".")
+    found = getattr(getattr(torch.ops, namespace), packet)
+    if overload:
+        assert overload[0] in found.overloads()

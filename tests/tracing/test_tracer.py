@@ -1,0 +1,220 @@
+"""What the tracer keeps of a call."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import optrace
+from optrace.graph import graph_from_record, graph_to_record
+from optrace.tracing import TraceError, open_session
+
+
+def traced(program, **options):
+    with open_session("cpu", **options) as session, session.recording():
+        program()
+    return session.graph
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.act(self.second(self.act(self.first(x))))
+
+
+def test_shapes_strides_dtypes_and_arguments():
+    graph = traced(lambda: torch.ones(2, 3).t().add(1, alpha=2))
+    ones, transposed, added = graph
+    assert ones.args == ((2, 3),)
+    assert (transposed.outputs[0].shape, transposed.outputs[0].stride) == ((3, 2), (1, 3))
+    assert transposed.outputs[0].storage == ones.outputs[0].storage
+    assert added.op == "aten.add.Tensor"
+    assert added.arg("alpha") == 2
+    assert added.inputs[0].device == "cuda:0"
+    assert added.facts.tags == ("pointwise",)
+
+
+def test_arguments_that_compare_equal_are_kept_apart():
+    def program():
+        x = torch.ones(2)
+        for value in (1, 1.0, True):
+            torch.full_like(x, value)
+
+    values = [node.args[1] for node in traced(program) if node.label == "full_like"]
+    assert values == [1, 1.0, True]
+    assert [type(value) for value in values] == [int, float, bool]
+
+
+def test_module_paths_and_call_numbers():
+    block = Block()
+    graph = traced(lambda: block(torch.ones(1, 4)))
+    assert [(n.label, n.module.path, n.module.call) for n in graph if n.label in ("addmm", "relu")] == [
+        ("addmm", "Block.first", 1),
+        ("relu", "Block.act", 1),
+        ("addmm", "Block.second", 1),
+        ("relu", "Block.act", 2),
+    ]
+
+
+def test_a_shared_module_shows_under_each_caller():
+    shared = nn.ReLU()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared) for _ in range(3)))
+    graph = traced(lambda: model(torch.ones(1, 4)))
+    relus = [n.module.path for n in graph if n.label == "relu"]
+    assert [n.label for n in graph].count("addmm") == len(relus) == 6
+    assert [path.split(".")[1] for path in relus] == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_backward_calls_carry_the_forward_module_and_line():
+    block = Block()
+    graph = traced(lambda: block(torch.ones(1, 4)).sum().backward())
+    backward = [node for node in graph if node.phase == "backward" and node.label in ("mm", "threshold_backward")]
+    assert {node.module.path for node in backward} == {"Block.first", "Block.second", "Block.act"}
+    lines = {node.source.line.function for node in backward}
+    assert lines == {"Block.forward"}
+
+
+def test_source_is_the_users_line_with_library_frames_before_it():
+    def program():
+        nn.functional.linear(torch.ones(1, 2), torch.ones(2, 2))
+        nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2))
+
+    graph = traced(program)
+    addmm = next(node for node in graph if node.label == "addmm")
+    assert addmm.source.line.file == __file__
+    assert addmm.source.line.function.endswith("program")
+    assert any(frame.file.endswith("linear.py") and not frame.user for frame in addmm.source.frames)
+
+
+def test_phases():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def program():
+        model(torch.ones(1, 2)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    graph = traced(program)
+    phases = [node.phase for node in graph]
+    assert [p for i, p in enumerate(phases) if i == 0 or p != phases[i - 1]] == ["forward", "backward", "optimizer"]
+
+
+def test_storages_know_what_they_are():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    step()
+    graph = traced(step)
+    named = {storage.name: storage.kind for storage in graph.storages if storage.kind}
+    assert named["Linear.weight"] == "parameter"
+    assert named["Linear.weight.grad"] == "gradient"
+    assert named["Linear.weight.exp_avg"] == "optimizer state"
+
+
+def test_frees_are_seen_and_no_tensor_is_kept_alive():
+    def program():
+        x = torch.ones(1000)
+        y = x * 2
+        del x
+        y + 1
+
+    graph = traced(program)
+    ones, mul, add = graph
+    assert ones.outputs[0].storage in mul.freed
+    gc.collect()
+    assert not [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == (1000,)]
+
+
+def test_a_failing_program_leaves_the_partial_graph():
+    def program():
+        x = torch.ones(2)
+        x @ torch.ones(3)
+
+    with open_session("cpu") as session, pytest.raises(RuntimeError), session.recording():
+        program()
+    assert [node.label for node in session.graph] == ["ones", "ones"]
+    assert not session.graph.info.complete
+    assert "RuntimeError" in session.graph.info.incomplete[0]
+
+
+def test_inference_mode_is_taken_apart():
+    def program():
+        with torch.inference_mode():
+            nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+
+    assert [node.label for node in traced(program)][-2:] == ["t", "addmm"]
+
+
+def test_marked_steps_leave_setup_out():
+    def script():
+        x = torch.ones(3)
+        for _ in range(4):
+            with optrace.step():
+                x = x * 2
+            x + 1
+
+    with open_session("cpu") as session, session.recording(warmup=1, steps=2):
+        script()
+    assert [node.label for node in session.graph] == ["mul", "mul"]
+    assert session.steps_seen == 4
+
+
+def test_step_decorates_with_and_without_parentheses():
+    @optrace.step
+    def one(x):
+        return x + 1
+
+    @optrace.step()
+    def two(x):
+        return x * 2
+
+    assert (one(1), two(3)) == (2, 6)
+
+
+def test_sessions_do_not_nest_and_end_after_errors():
+    with open_session("cpu"), pytest.raises(TraceError, match="already running"), open_session("cpu"):
+        pass
+    with pytest.raises(TraceError, match="unknown mode 'gpu'"), open_session("gpu"):
+        pass
+    with pytest.raises(ZeroDivisionError), open_session("cpu"):
+        raise ZeroDivisionError
+    with open_session("cpu"):
+        pass
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_cuda_mode_needs_a_gpu():
+    with pytest.raises(TraceError, match="torch sees none"), open_session("cuda"):
+        pass
+
+
+def test_the_record_survives_json():
+    import msgspec
+
+    block = Block()
+
+    def program():
+        x = block(torch.ones(1, 4))
+        x.masked_fill(x > 0, float("-inf")).sum().backward()
+        torch.ones(2, dtype=torch.complex64).mul(1 + 2j)
+
+    graph = traced(program)
+    data = msgspec.json.encode(graph_to_record(graph))
+    again, _ = graph_from_record(data)
+    assert list(again) == list(graph)
+    assert again.edges == graph.edges
+    assert again.storages == graph.storages
+    assert again.info == graph.info
+    assert b"NaN" not in data
+    assert b"Infinity" not in data
