@@ -541,7 +541,7 @@ def _training_step(
         output = forward()
         with _autocast(options, recorder):
             loss = _loss(output)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
 
     return step

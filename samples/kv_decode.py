@@ -12,10 +12,11 @@ paid again for the next token. Writing the new key and value into the cache is a
 the attention after it depends on that copy, and not on the copies of other layers.
 """
 
-import optrace
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import optrace
 
 WIDTH, HEADS, LAYERS, CONTEXT, VOCABULARY = 1024, 16, 8, 1024, 32000
 PROMPT, TOKENS = 512, 8

@@ -9,10 +9,11 @@ at once. At batch 64 no op has enough work to hide its own launch, so nearly eve
 is the program that a CUDA graph was made for. The first step is not shown: it creates the optimizer's state.
 """
 
-import optrace
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import optrace
 
 
 def main() -> None:

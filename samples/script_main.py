@@ -12,9 +12,10 @@ one trace, with its set-up. Under plain ``python`` the mark does nothing.
 
 import argparse
 
-import optrace
 import torch
 from torch import nn
+
+import optrace
 
 
 def train(width: int, steps: int) -> None:

@@ -1,0 +1,18 @@
+"""The ``optrace`` command: arguments, progress, printing, exit codes. Nothing else in optrace prints or exits.
+
+| module | holds |
+|---|---|
+| `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
+| `trace`, `gpus` | one command each |
+| `options` | choices and option groups |
+| `summary` | what is printed of a report |
+| `progress` | what is shown while a trace runs |
+| `errors` | exit codes, one line for bad input, tracebacks without our frames |
+
+Results go to stdout, progress and warnings to stderr. torch is imported when a program is run, not before:
+``--help`` has to be quick.
+"""
+
+from .dispatch import main, run
+
+__all__ = ["main", "run"]

@@ -1,0 +1,5 @@
+"""``python -m optrace.cli``."""
+
+from .dispatch import run
+
+run()

@@ -1,0 +1,65 @@
+"""The table of commands, and ``main``.
+
+A new command is a module of this package with a one-command ``app`` and a row in ``COMMANDS``. Modules are
+imported when their command is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import typer
+
+from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, tell
+
+#: Command: what it does. Anything else is an argument of ``DEFAULT``.
+COMMANDS: Mapping[str, str] = {
+    "trace": "run a program, price its ops, draw the graph (the default)",
+    "gpus": "list the GPU profiles and where their numbers come from",
+}
+DEFAULT = "trace"
+
+#: typer re-exports one kind of usage error; this is what all kinds are.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (without the program's name) and return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words.pop(0) if words and words[0] in COMMANDS else DEFAULT
+    app: typer.Typer = import_module(f".{name}", __package__).app
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(words, prog_name=_shown(name), standalone_mode=False)
+    except _UsageError as error:
+        tell(f"{_message(error)} (see {_shown(name)} --help)")
+        return BAD_INPUT
+    except BadInput as error:
+        tell(str(error))
+        return BAD_INPUT
+    except (typer.Abort, KeyboardInterrupt):
+        tell("interrupted")
+        return INTERRUPTED
+    return code if isinstance(code, int) else DONE
+
+
+def run() -> None:
+    """The installed command."""
+    sys.exit(main())
+
+
+def other_commands() -> str:
+    """For the help text of the default command."""
+    rows = (f"optrace {name}: {what}" for name, what in COMMANDS.items() if name != DEFAULT)
+    return f"Also: {'; '.join(rows)}."
+
+
+def _shown(name: str) -> str:
+    return "optrace" if name == DEFAULT else f"optrace {name}"
+
+
+def _message(error: Exception) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return str(message).rstrip(".")

@@ -1,0 +1,112 @@
+"""What is printed of a report: where it comes from, the verdict, the scoreboard, the top ops.
+
+Rich lays it out on a terminal; into a file or a pipe goes plain text, unwrapped.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from optrace.diagnosis import Bound
+from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
+from optrace.report import Report
+
+#: Close to the picture's colours, in the sixteen that every terminal has.
+STYLES: dict[Bound, str] = {
+    "launch": "yellow",
+    "memory": "bright_blue",
+    "compute": "green",
+    "sync": "red",
+    "host": "bright_black",
+    "unknown": "bright_black",
+}
+
+#: Wide enough that plain text is never wrapped.
+_PLAIN_WIDTH = 1000
+
+
+def console(file: TextIO | None = None) -> Console:
+    """A console on ``file`` (default: stdout as it is now)."""
+    file = file or sys.stdout
+    width = None if file.isatty() else _PLAIN_WIDTH
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def show(out: Console, renderable: RenderableType) -> None:
+    """Print; without the padding at the ends of lines where nobody sees it."""
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as captured:
+        out.print(renderable)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=out.file)
+
+
+def show_report(out: Console, report: Report, *, top: int) -> None:
+    """The verdict, the scoreboard and the ``top`` ops."""
+    show(out, "")
+    show(out, Text(verdict_line(report), style=f"bold {STYLES[report.verdict.bottleneck]}"))
+    show(out, "")
+    show(out, _scoreboard(report))
+    if top and len(report.graph):
+        show(out, "")
+        show(out, f"top ops by share of the {units.predicted_us(report.timeline.wall_us)} wall clock")
+        show(out, _top_ops(report, top))
+    show(out, "")
+    for line in (*provenance(report), report.pricing.gpu.note):
+        show(out, Text(line, style="bright_black"))
+
+
+def warnings(report: Report) -> list[str]:
+    """What the figures leave out."""
+    return list(missing_figures(report))
+
+
+def _scoreboard(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right", style="bold")
+    table.add_column(style="bright_black")
+    for row in scoreboard_rows(report):
+        table.add_row(row.label, row.value, row.detail)
+    steps = report.graph.info.steps
+    if steps > 1:
+        table.add_row("a step", *_a_step(report, steps))
+    return table
+
+
+def _a_step(report: Report, steps: int) -> tuple[str, str]:
+    launches = report.totals["launches"].value / steps
+    tax = report.totals["host_us"].value / steps
+    wall = units.predicted_us(report.timeline.wall_us / steps)
+    return (
+        wall,
+        f"{units.number(launches)} launches, {units.predicted_us(tax)} of host tax (1 of {steps} steps)",
+    )
+
+
+def _top_ops(report: Report, top: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for _ in range(5):
+        table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True)
+    table.add_row("  op", "calls", "share", "wall", "launches", "HBM", "bound", style="bright_black")
+    for op in top_ops(report, top):
+        known = op.cost.unpriced < op.cost.calls
+        table.add_row(
+            f"  {op.op}",
+            units.count(op.cost.calls),
+            units.share(op.share),
+            units.predicted_us(op.cost.wall_us) if known else units.UNKNOWN,
+            units.count(op.cost.launches) if known else units.UNKNOWN,
+            units.moved(op.cost.hbm_bytes) if known else units.UNKNOWN,
+            Text(op.bound, style=STYLES[op.bound]),
+        )
+    return table
