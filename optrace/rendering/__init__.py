@@ -1,0 +1,105 @@
+"""From a ``Report`` to files: pictures, text and the record, one module a format.
+
+``render(report, "graph.svg")`` picks the format by suffix from the table in ``formats``. The scoreboard
+that text, legend and terminal share is data, in ``scoreboard``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from optrace.rendering.errors import RenderError
+from optrace.rendering.files import cannot_write, write_whole
+from optrace.rendering.formats import FORMATS, Format, choices, format_of
+from optrace.rendering.graph_json import read_report
+from optrace.rendering.options import DrawOptions
+from optrace.rendering.scoreboard import (
+    Row,
+    TaxLayer,
+    TopOp,
+    missing_figures,
+    provenance,
+    scoreboard_rows,
+    tax_layers,
+    top_ops,
+    verdict_line,
+)
+from optrace.report import Report
+
+__all__ = [
+    "FORMATS",
+    "DrawOptions",
+    "Format",
+    "RenderError",
+    "Row",
+    "TaxLayer",
+    "TopOp",
+    "check_path",
+    "choices",
+    "missing_figures",
+    "provenance",
+    "read_report",
+    "render",
+    "render_bytes",
+    "scoreboard_rows",
+    "tax_layers",
+    "top_ops",
+    "verdict_line",
+]
+
+
+def render(
+    report: Report,
+    path: str | os.PathLike[str],
+    *,
+    depth: int | None = None,
+    max_nodes: int | None = None,
+    layout_timeout_s: float = 30.0,
+) -> list[str]:
+    """Write ``report`` to ``path`` in the format of its suffix; the file appears whole or not at all.
+
+    Returns what the reader should be told, such as how far the picture was folded. The options are those
+    of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
+    """
+    options = DrawOptions(depth, max_nodes, layout_timeout_s)
+    file = Path(path)
+    format = check_path(file)
+    try:
+        rendered = format.render(report, options)
+        write_whole(file, rendered.data)
+    except RenderError as error:
+        raise RenderError(f"cannot write {file}: {error}") from None
+    except OSError as error:
+        raise RenderError(f"cannot write {file}: {error.strerror or error}") from None
+    return list(rendered.notes)
+
+
+def render_bytes(
+    report: Report,
+    format: str,
+    *,
+    depth: int | None = None,
+    max_nodes: int | None = None,
+    layout_timeout_s: float = 30.0,
+) -> bytes:
+    """``report`` as ``format`` (``"svg"``, ``"json"``, ...). Raises as ``render`` does."""
+    try:
+        row = format_of(format)
+        return row.render(report, DrawOptions(depth, max_nodes, layout_timeout_s)).data
+    except RenderError as error:
+        raise RenderError(f"cannot render {format}: {error}") from None
+
+
+def check_path(path: str | os.PathLike[str]) -> Format:
+    """The format that ``path`` would be written in. Raises ``RenderError`` where it cannot be: to be asked
+    before a long trace."""
+    file = Path(path)
+    try:
+        format = format_of(file.suffix)
+    except RenderError as error:
+        raise RenderError(f"cannot write {file}: {error}") from None
+    reason = cannot_write(file)
+    if reason:
+        raise RenderError(f"cannot write {file}: {reason}")
+    return format

@@ -1,0 +1,153 @@
+"""The full record of a call, or of calls drawn as one node, in lines of text: what a tooltip shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optrace.graph import OpNode, TensorMeta, Value
+from optrace.rendering import units
+from optrace.rendering.collapse import PictureNode
+from optrace.rendering.sums import CostSum, cost_of
+from optrace.report import Report
+
+#: Lines of a list in a tooltip before it says how many more there are.
+_LIST_LINES = 12
+
+
+def call_details(report: Report, call: int) -> list[str]:
+    """Everything recorded of one call, everything it costs, and where each comes from."""
+    node = report.graph[call]
+    return [
+        f"%{node.id} {node.op}",
+        *_tensor_lines(report, node),
+        *_plain_arguments(node),
+        *_place_lines(node),
+        f"phase {node.phase}, stream {node.stream}",
+        *_cost_lines(report, cost_of(report, call)),
+        f"bound: {report.bounds[call]}; price from: {report.costs[call].source}",
+        *(
+            f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"
+            for storage in node.freed
+        ),
+    ]
+
+
+def node_details(report: Report, node: PictureNode) -> list[str]:
+    """What a node of the picture stands for."""
+    if len(node.calls) == 1:
+        return call_details(report, node.call)
+    first, last = report.graph[node.calls[0]], node.calls[-1]
+    title = f"{node.label} {node.cls}".rstrip()
+    lines = [f"{title}: {len(node.calls):,} calls, %{first.id} to %{last}"]
+    if node.kind == "op":
+        lines += ["the first of them:", *(f"  {line}" for line in _tensor_lines(report, first))]
+    if node.inside:
+        lines.append(f"inside: {', '.join(_shortened(node.inside))}")
+    lines += _place_lines(first)
+    lines += _cost_lines(report, node.cost)
+    lines.append(f"bound: {node.bound}, the cause with the largest part of its wall time")
+    return lines
+
+
+def _tensor_lines(report: Report, node: OpNode) -> list[str]:
+    lines = []
+    for tensor, reads, writes in zip(node.inputs, node.reads, node.writes, strict=True):
+        use = "in, written" if reads and writes else "written" if writes else "in"
+        lines.append(f"{use}: {tensor_text(report, tensor)}")
+    lines = _shortened(lines)
+    return lines + _shortened([f"out: {tensor_text(report, tensor)}" for tensor in node.outputs])
+
+
+def tensor_text(report: Report, tensor: TensorMeta) -> str:
+    """A tensor with its layout, its storage and its name where it has one."""
+    name = tensor_name(report, tensor)
+    stride = "" if tensor.is_contiguous else f" stride {list(tensor.stride)}"
+    offset = f" offset {tensor.offset}" if tensor.offset else ""
+    storage = f"storage {tensor.storage}" if tensor.storage >= 0 else "no storage"
+    kind = report.graph.storages[tensor.storage].kind if tensor.storage >= 0 else ""
+    return (
+        f"{units.tensor(tensor)}{stride}{offset} {tensor.device}, {units.moved(tensor.nbytes)}, "
+        f"{storage}{f', {kind}' if kind else ''}{f', {name}' if name else ''}"
+    )
+
+
+def tensor_name(report: Report, tensor: TensorMeta) -> str:
+    """The name of a tensor, or of its storage; empty where neither has one."""
+    named = report.graph.tensor_names.get(tensor.id)
+    if named:
+        return named
+    return report.graph.storages[tensor.storage].name if tensor.storage >= 0 else ""
+
+
+def _plain_arguments(node: OpNode) -> Iterator[str]:
+    """Arguments that are no tensors, by their schema names."""
+    names = node.facts.arg_names
+    positional = [
+        (names[i] if i < len(names) else f"argument {i}", value) for i, value in enumerate(node.args)
+    ]
+    plain = [(name, value) for name, value in (*positional, *node.kwargs.items()) if not _has_tensor(value)]
+    if plain:
+        yield "with " + ", ".join(f"{name}={plain_value(value)}" for name, value in plain)
+
+
+def plain_value(value: Value) -> str:
+    """An argument as Python writes it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(plain_value(item) for item in value)}]"
+    return value if isinstance(value, str) else repr(value)
+
+
+def _has_tensor(value: Value) -> bool:
+    if isinstance(value, tuple):
+        return any(_has_tensor(item) for item in value)
+    return isinstance(value, TensorMeta)
+
+
+def _place_lines(node: OpNode) -> Iterator[str]:
+    if node.module is not None:
+        yield f"module: {node.module.path} ({node.module.cls}, call {node.module.call})"
+    for frame in node.source.frames:
+        yield f"{'source' if frame.user else '  in'}: {frame} {frame.function}"
+
+
+def _cost_lines(report: Report, cost: CostSum) -> Iterator[str]:
+    one = cost.calls == 1
+    if cost.unpriced:
+        unknown = "launches and device time: not known"
+        yield unknown if one else f"{unknown} for {units.counted(cost.unpriced, 'call')}"
+    if not (one and cost.unpriced):
+        yield (
+            f"launches {cost.launches:,}: {units.counted(cost.kernels, 'kernel')}, "
+            f"{units.counted(cost.memcpys, 'copy', 'copies')}, {units.counted(cost.memsets, 'memset')}"
+        )
+    yield (
+        f"tensors hold {units.moved(cost.tensor_bytes)}; through HBM {units.moved(cost.hbm_read)} read, "
+        f"{units.moved(cost.hbm_written)} written"
+    )
+    flops = units.UNKNOWN if one and cost.uncounted_flops else units.flop(cost.flops)
+    more = f" + {units.UNKNOWN}" if cost.uncounted_flops and not one else ""
+    yield (
+        f"arithmetic {flops}{more}, {units.flop(cost.matmul_flops)} in matmuls; "
+        f"intensity {units.intensity(cost.intensity)}"
+    )
+    host = cost.host
+    yield (
+        f"host {units.predicted_us(host.total_us)}: Python {units.predicted_us(host.python_us)}, "
+        f"autograd {units.predicted_us(host.autograd_us)}, dispatch {units.predicted_us(host.dispatch_us)}, "
+        f"launch {units.predicted_us(host.launch_us)}"
+    )
+    if not (one and cost.unpriced):
+        yield f"device {units.predicted_us(cost.device_us)}"
+    wall = report.timeline.wall_us
+    share = f" ({units.share(cost.wall_us / wall)} of the run)" if wall else ""
+    yield (
+        f"wall clock {units.predicted_us(cost.wall_us)}{share}: idle before {units.predicted_us(cost.launch_us)}, "
+        f"busy {units.predicted_us(cost.memory_us + cost.compute_us)}, "
+        f"host waiting {units.predicted_us(cost.sync_us)}"
+    )
+
+
+def _shortened(lines: list[str] | tuple[str, ...]) -> list[str]:
+    if len(lines) <= _LIST_LINES:
+        return list(lines)
+    return [*lines[: _LIST_LINES - 1], f"... and {len(lines) - _LIST_LINES + 1:,} more"]

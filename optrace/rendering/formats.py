@@ -1,0 +1,53 @@
+"""The table of formats: what the suffix lookup, the help text and the error all read.
+
+A new format is one module with a function ``Report, DrawOptions -> Rendered`` and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optrace.rendering import dot, graph_json, layout, text
+from optrace.rendering.errors import RenderError
+from optrace.rendering.options import DrawOptions, Rendered
+from optrace.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a suffix is written, in the words of the help text; ``needs_layout``: by a layout program."""
+
+    render: Callable[[Report, DrawOptions], Rendered]
+    help: str
+    needs_layout: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    ".dot": Format(dot.render, "the picture as DOT text"),
+    ".json": Format(graph_json.render, "the whole record with every figure; read back by optrace"),
+    ".pdf": Format(layout.render_pdf, "the picture (needs Graphviz's own dot)", needs_layout=True),
+    ".png": Format(layout.render_png, "the picture as a bitmap", needs_layout=True),
+    ".svg": Format(layout.render_svg, "the picture, with tooltips", needs_layout=True),
+    ".txt": Format(text.render, "scoreboard, top ops and a listing of every call"),
+}
+
+
+def choices() -> str:
+    """The suffixes that can be written, for an error or a help text."""
+    return f"one of {', '.join(FORMATS)}"
+
+
+def format_of(suffix: str) -> Format:
+    """The row of a suffix (``.svg`` or ``svg``, in any case); checked for what this machine lacks.
+
+    Raises ``RenderError``.
+    """
+    key = "." + suffix.lower().removeprefix(".")
+    if key not in FORMATS:
+        said = f"no renderer for {suffix!r}" if suffix else "its name has no suffix to say the format"
+        raise RenderError(f"{said} ({choices()})")
+    row = FORMATS[key]
+    if row.needs_layout:
+        layout.layout_program(key.removeprefix("."))
+    return row

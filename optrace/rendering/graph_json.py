@@ -1,0 +1,234 @@
+"""``graph.json``: the record with every figure, read back and priced again.
+
+``docs/format.md`` documents the fields. Only the record and the pricing options are read: costs, times and
+totals are computed from them, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from optrace.cost.profiles import Pricing, UnknownProfileError, find_gpu, find_host, pricing
+from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
+from optrace.rendering.options import DrawOptions, Rendered
+from optrace.rendering.scoreboard import main_math_dtype, tax_layers
+from optrace.report import Report
+from optrace.report import report as make_report
+
+#: Names of overridable numbers: in ``Pricing.overrides``, as arguments of ``pricing``, where they live.
+_OVERRIDES: tuple[tuple[str, str, str], ...] = (
+    ("dispatch_us", "dispatch_us", "host"),
+    ("launch_us", "launch_us", "host"),
+    ("bandwidth_tb", "bandwidth_tb_s", "gpu"),
+)
+
+
+def render(report: Report, options: DrawOptions) -> Rendered:  # noqa: ARG001 - a record is never folded
+    """The file's bytes, a line a node and a line an edge, so that two files can be compared by line."""
+    return Rendered(_by_line(_document(report)))
+
+
+def _document(report: Report) -> dict[str, Any]:
+    record = graph_to_record(report.graph)
+    nodes, edges = record.pop("nodes"), record.pop("edges")
+    rest = {
+        name: record.pop(name) for name in ("storages", "tensor_names", "freed_before", "operators", "frames")
+    }
+    return {
+        **record,
+        "complete": report.complete,
+        "pricing": _pricing_record(report.pricing),
+        "totals": _totals(report),
+        "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
+        "edges": edges,
+        **rest,
+    }
+
+
+def _costs(report: Report, call: int) -> dict[str, Any]:
+    cost, span = report.costs[call], report.timeline.spans[call]
+    work, host = cost.work, cost.host
+    return {
+        "launches": cost.launches,
+        "kernels": work.kernels,
+        "memcpys": work.memcpys,
+        "memsets": work.memsets,
+        "tensor_bytes": work.tensor_bytes,
+        "hbm_read": cost.traffic.read,
+        "hbm_written": cost.traffic.written,
+        "flops": work.flops,
+        "matmul_flops": work.matmul_flops,
+        "intensity": cost.intensity,
+        "kind": work.kind,
+        "math_dtype": work.math_dtype,
+        "host_us": host.total_us,
+        "host_layers_us": {
+            "python": host.python_us,
+            "autograd": host.autograd_us,
+            "dispatch": host.dispatch_us,
+            "launch": host.launch_us,
+        },
+        "host_wait": work.host_wait,
+        "device_us": cost.device_us,
+        "roofline_us": None if cost.device is None else cost.device.roofline_us,
+        "start_us": span.start_us,
+        "gap_us": span.gap_us,
+        "exposed_us": span.exposed_us,
+        "wait_us": span.wait_us,
+        "bound": report.bounds[call],
+        "cost_source": cost.source,
+    }
+
+
+_COUNTS = frozenset(
+    {
+        "launches",
+        "kernels",
+        "memcpys",
+        "memsets",
+        "tensor_bytes",
+        "hbm_bytes",
+        "hbm_read",
+        "hbm_written",
+        "flops",
+        "matmul_flops",
+    }
+)
+
+
+def _totals(report: Report) -> dict[str, Any]:
+    timeline, verdict, plain, memory = report.timeline, report.verdict, report.lesson, report.priced.memory
+    totals = report.totals
+    return {
+        **{name: int(total.value) if name in _COUNTS else total.value for name, total in totals.items()},
+        "partial": {name: total.missing for name, total in totals.items() if not total.complete},
+        "peak_bytes": memory.peak,
+        "peak_call": memory.peak_call if memory.peak_call >= 0 else None,
+        "base_bytes": memory.base,
+        "reserved_bytes": memory.reserved,
+        "wall_us": timeline.wall_us,
+        "b2b_us": timeline.b2b_us,
+        "host_tail_us": timeline.host_tail_us,
+        "causes_us": {
+            "launch": verdict.launch_us,
+            "memory": verdict.memory_us,
+            "compute": verdict.compute_us,
+            "sync": verdict.sync_us,
+        },
+        "host_layers_us": {layer.name.lower(): layer.us for layer in tax_layers(report)},
+        "gpu_busy_share": report.gpu_busy_share,
+        "flops_only_us": report.flops_only_us,
+        "mfu": report.mfu,
+        "ridge_point": report.pricing.gpu.ridge_point(main_math_dtype(report)),
+        "bottleneck": verdict.bottleneck if timeline.wall_us else None,
+        "cuda_graph_us": verdict.graph_us,
+        "lesson": {
+            "kernels": plain.kernels,
+            "bytes": plain.bytes,
+            "traffic_us": plain.traffic_us,
+            "tax_us": plain.tax_us,
+        },
+    }
+
+
+def _pricing_record(priced: Pricing) -> dict[str, Any]:
+    replaced = {text.partition("=")[0] for text in priced.overrides}
+    profiles = {"gpu": priced.gpu, "host": priced.host}
+    return {
+        "gpu": priced.gpu.key,
+        "gpu_name": priced.gpu.name,
+        "gpu_measured": priced.gpu.measured,
+        "host": priced.host.key,
+        "host_measured": priced.host.measured,
+        "overrides": {
+            argument: getattr(profiles[profile], argument)
+            for name, argument, profile in _OVERRIDES
+            if name in replaced
+        },
+    }
+
+
+def _by_line(document: Mapping[str, Any]) -> bytes:
+    """JSON with a line a top-level field, and a line an item of its lists and objects of many items."""
+    encode = msgspec.json.encode
+    fields = []
+    for name, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            shown = b"[\n  " + b",\n  ".join(map(encode, value)) + b"\n]"
+        elif name in ("operators", "tensor_names", "totals") and value:
+            items = (encode(key) + b":" + encode(item) for key, item in value.items())
+            shown = b"{\n  " + b",\n  ".join(items) + b"\n}"
+        else:
+            shown = encode(value)
+        fields.append(encode(name) + b":" + shown)
+    return b"{\n" + b",\n".join(fields) + b"\n}\n"
+
+
+def read_report(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    gpu: str | None = None,
+    host: str | None = None,
+    dispatch_us: float | None = None,
+    launch_us: float | None = None,
+    bandwidth_tb_s: float | None = None,
+) -> Report:
+    """The report of a ``graph.json`` (a path, or its bytes), priced as it was written.
+
+    A ``gpu`` or ``host`` given here replaces the file's together with the numbers that were replaced in it;
+    single numbers given here replace the file's. Raises ``GraphFormatError`` for a file that cannot be read
+    or is no such file, ``UnknownProfileError`` and ``ValueError`` for arguments of ours, as ``pricing`` does.
+    """
+    name = "graph" if isinstance(source, bytes) else os.fspath(source)
+    try:
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        graph, stored = graph_from_record(data)
+        kept = _stored_arguments(stored, new_gpu=gpu is not None, new_host=host is not None)
+    except OSError as error:
+        raise GraphFormatError(f"cannot read {name}: {error.strerror or error}") from None
+    except (GraphFormatError, UnknownProfileError) as error:
+        raise GraphFormatError(f"cannot read {name}: {error}") from None
+    except (RecursionError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise GraphFormatError(f"cannot read {name}: {error}") from None
+    given = {
+        "gpu": gpu,
+        "host": host,
+        "dispatch_us": dispatch_us,
+        "launch_us": launch_us,
+        "bandwidth_tb_s": bandwidth_tb_s,
+    }
+    return make_report(
+        graph, pricing(**{**kept, **{key: value for key, value in given.items() if value is not None}})
+    )
+
+
+def _stored_arguments(stored: Mapping[str, Any], *, new_gpu: bool, new_host: bool) -> dict[str, Any]:
+    """The arguments of ``pricing`` that a file's ``pricing`` stands for, less those of replaced profiles."""
+    overrides = stored.get("overrides", {})
+    if not isinstance(overrides, dict):
+        raise GraphFormatError('its "pricing.overrides" is no object')
+    arguments: dict[str, Any] = {}
+    for profile, replaced, find in (("gpu", new_gpu, find_gpu), ("host", new_host, find_host)):
+        if replaced:
+            continue
+        if profile in stored:
+            if not isinstance(stored[profile], str):
+                raise GraphFormatError(f'its "pricing.{profile}" is no name')
+            find(stored[profile])
+            arguments[profile] = stored[profile]
+        arguments.update(_numbers(overrides, profile))
+    return arguments
+
+
+def _numbers(overrides: Mapping[str, Any], profile: str) -> Iterator[tuple[str, float]]:
+    for _, argument, lives_in in _OVERRIDES:
+        if lives_in == profile and argument in overrides:
+            value = overrides[argument]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise GraphFormatError(f'its "pricing.overrides.{argument}" is {value!r}')
+            yield argument, value

@@ -1,0 +1,44 @@
+"""What a caller may choose about a rendering, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: A picture past this many nodes is no longer read, so it folds by itself.
+READABLE_NODES = 400
+
+#: What somebody who asks for a depth may see before the picture folds all the same.
+ASKED_NODES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOptions:
+    """``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes``
+    allows). ``max_nodes``: past it a picture folds by itself (None: 400, or 2,000 where a depth is asked
+    for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried."""
+
+    depth: int | None = None
+    max_nodes: int | None = None
+    layout_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and self.depth < 0:
+            raise ValueError(f"depth counts module levels and cannot be {self.depth}")
+        if self.max_nodes is not None and self.max_nodes < 1:
+            raise ValueError(f"max_nodes is a number of nodes and cannot be {self.max_nodes}")
+        if not self.layout_timeout_s > 0:
+            raise ValueError(f"layout_timeout_s is a time in seconds and cannot be {self.layout_timeout_s}")
+
+    @property
+    def node_limit(self) -> int:
+        if self.max_nodes is not None:
+            return self.max_nodes
+        return READABLE_NODES if self.depth is None else ASKED_NODES
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A file's bytes, and what its reader should be told about how it was made."""
+
+    data: bytes
+    notes: tuple[str, ...] = ()

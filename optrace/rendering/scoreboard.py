@@ -1,0 +1,279 @@
+"""The scoreboard as data: what the terminal prints, the text report lists and the picture's legend shows.
+
+Every time here is predicted and is written with ``~``; a total that leaves calls out is written
+``12 + ?``, and ``missing_figures`` says whose figures they are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from optrace.cost.host import HostTime
+from optrace.diagnosis import Bound
+from optrace.rendering import units
+from optrace.rendering.sums import CostSum, cost_of, shared_bound
+from optrace.report import Report, Total
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the scoreboard. ``partial``: the value leaves something out."""
+
+    label: str
+    value: str
+    detail: str = ""
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopOp:
+    """All calls of one overload together; ``share`` is their part of the wall clock, 0 to 1."""
+
+    op: str
+    cost: CostSum
+    bound: Bound
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaxLayer:
+    """A layer of the host's work in front of the kernels; ``share`` is its part of the tax, 0 to 1."""
+
+    name: str
+    us: float
+    share: float
+    meaning: str
+
+
+_TAX_LAYERS: tuple[tuple[str, Callable[[HostTime], float], str], ...] = (
+    ("Python", lambda host: host.python_us, "interpreter and module calls between two ops"),
+    ("autograd", lambda host: host.autograd_us, "recording the graph, walking it backward"),
+    ("dispatch", lambda host: host.dispatch_us, "dispatcher, shape checks, allocation"),
+    ("launch", lambda host: host.launch_us, "handing kernels to the driver"),
+)
+
+
+def scoreboard_rows(report: Report) -> tuple[Row, ...]:
+    """The figures that keep score, most important first."""
+    return tuple(make(report) for make in _ROWS)
+
+
+def verdict_line(report: Report) -> str:
+    """The verdict in one sentence."""
+    if not len(report.graph):
+        return "nothing was dispatched"
+    if not report.timeline.wall_us:
+        return "nothing takes time: no call launches anything on the device"
+    return report.verdict.sentence
+
+
+def tax_layers(report: Report) -> tuple[TaxLayer, ...]:
+    """The host's time in its four layers."""
+    total = sum((cost.host for cost in report.costs), HostTime())
+    return tuple(
+        TaxLayer(name, layer(total), layer(total) / total.total_us if total.total_us else 0.0, meaning)
+        for name, layer, meaning in _TAX_LAYERS
+    )
+
+
+def top_ops(report: Report, n: int) -> tuple[TopOp, ...]:
+    """The ``n`` overloads with the largest share of the wall clock."""
+    costs: dict[str, CostSum] = defaultdict(CostSum)
+    bounds: dict[str, set[Bound]] = defaultdict(set)
+    for call, bound in enumerate(report.bounds):
+        op = report.graph.facts(call).name
+        costs[op] = costs[op] + cost_of(report, call)
+        bounds[op].add(bound)
+    wall = report.timeline.wall_us
+    ranked = sorted(costs, key=lambda op: (-costs[op].wall_us, -costs[op].host.total_us, op))
+    return tuple(
+        TopOp(op, costs[op], shared_bound(bounds[op], costs[op]), costs[op].wall_us / wall if wall else 0.0)
+        for op in ranked[:n]
+    )
+
+
+def missing_figures(report: Report) -> tuple[str, ...]:
+    """What is not in the figures above: calls that were not recorded, figures that are not known."""
+    lines = [f"the record is incomplete: {reason}" for reason in report.graph.info.incomplete]
+    ops: dict[str, list[str]] = {}
+    for name, total in report.totals.items():
+        if not total.complete:
+            calls = ", ".join(f"{op} x{calls}" for op, calls in sorted(total.missing.items()))
+            ops.setdefault(calls, []).append(name)
+    lines.extend(f"{', '.join(names)}: not known for {calls}" for calls, names in ops.items())
+    return tuple(lines)
+
+
+def provenance(report: Report) -> tuple[str, ...]:
+    """What the times rest on: predicted, for which machine, from measured or published numbers."""
+    gpu, host, overrides = report.pricing.gpu, report.pricing.host, report.pricing.overrides
+    lines = [
+        f"All times (~) are predicted for {gpu.name}, {_basis(gpu.measured, gpu.source)}.",
+        f"Host times: {host.name}, {_basis(host.measured, host.source)}.",
+    ]
+    if overrides:
+        lines.append(f"Set by hand: {', '.join(overrides)}.")
+    return tuple(lines)
+
+
+def _basis(measured: bool, source: str) -> str:
+    return f"rates {'measured' if measured else 'not measured'} ({source})"
+
+
+def partial(total: Total, shown: str) -> str:
+    """``12 + ?`` for a sum that leaves calls out, and ``?`` where it leaves out all there is."""
+    if total.complete:
+        return shown
+    return f"{shown} + ?" if total.value else units.UNKNOWN
+
+
+def _launches(report: Report) -> Row:
+    totals = report.totals
+    parts = [
+        units.counted(totals["kernels"].value, "kernel"),
+        units.counted(totals["memcpys"].value, "copy", "copies"),
+        units.counted(totals["memsets"].value, "memset"),
+    ]
+    launches = totals["launches"]
+    detail = f"{', '.join(parts)}; {units.counted(len(report.graph), 'call')}"
+    if report.graph.info.steps > 1:
+        detail += f", {report.graph.info.steps} steps"
+    return Row("launches", partial(launches, units.count(launches.value)), detail, not launches.complete)
+
+
+def _hbm(report: Report) -> Row:
+    read, written, held = (report.totals[name] for name in ("hbm_read", "hbm_written", "tensor_bytes"))
+    # Traffic of a call whose launches are not known is not counted, whatever its tensors hold.
+    unsure = not report.totals["launches"].complete
+    value = units.moved(read.value + written.value)
+    return Row(
+        "HBM traffic",
+        f"{value} + ?" if unsure else value,
+        f"{units.moved(read.value)} read, {units.moved(written.value)} written; "
+        f"the tensors touched hold {units.moved(held.value)}",
+        unsure,
+    )
+
+
+def _peak_memory(report: Report) -> Row:
+    memory = report.priced.memory
+    detail = f"{units.allocated(memory.base)} before the first call"
+    if memory.peak_call >= 0:
+        detail += f"; reached at %{memory.peak_call} {report.graph.facts(memory.peak_call).name}"
+    return Row("peak memory", units.allocated(memory.peak), detail, not report.graph.info.complete)
+
+
+def _wall(report: Report) -> Row:
+    verdict, timeline = report.verdict, report.timeline
+    parts = [
+        f"{name} {units.share(us / timeline.wall_us)}"
+        for name, us in (
+            ("launch gaps", verdict.launch_us),
+            ("memory", verdict.memory_us),
+            ("compute", verdict.compute_us),
+            ("sync", verdict.sync_us),
+            ("host tail", verdict.host_tail_us),
+        )
+        if us
+    ]
+    unsure = not report.totals["device_us"].complete
+    value = units.predicted_us(timeline.wall_us)
+    return Row("wall clock", f"{value} + ?" if unsure else value, ", ".join(parts), unsure)
+
+
+def _pace(report: Report) -> Row:
+    busy = report.gpu_busy_share
+    return Row(
+        "back to back",
+        units.predicted_us(report.timeline.b2b_us),
+        f"a run, many in a row; GPU busy {units.UNKNOWN if busy is None else units.share(busy)} of one",
+    )
+
+
+def _launch_ceiling(report: Report) -> Row:
+    tax = report.totals["host_us"].value
+    layers = ", ".join(f"{layer.name} {units.predicted_us(layer.us)}" for layer in tax_layers(report))
+    return Row("launch ceiling", units.predicted_us(tax), f"host tax: {layers}")
+
+
+def _bandwidth_ceiling(report: Report) -> Row:
+    totals, gpu = report.totals, report.pricing.gpu
+    nbytes = totals["hbm_read"].value + totals["hbm_written"].value
+    us = nbytes / (gpu.bandwidth_tb_s * 1e6)
+    return Row(
+        "bandwidth ceiling",
+        units.predicted_us(us),
+        f"HBM traffic at {units.byte_rate(gpu.bandwidth_tb_s)}",
+        not totals["launches"].complete,
+    )
+
+
+def _ridge_point(report: Report) -> Row:
+    dtype = main_math_dtype(report)
+    gpu = report.pricing.gpu
+    totals = report.totals
+    nbytes = totals["hbm_read"].value + totals["hbm_written"].value
+    flops = totals["flops"]
+    mine = units.intensity(flops.value / nbytes if nbytes else None)
+    return Row(
+        "ridge point",
+        units.intensity(gpu.ridge_point(dtype)),
+        f"{units.dtype(dtype)}: {units.flop_rate(gpu.peak_flops(dtype, matmul=True))} over "
+        f"{units.byte_rate(gpu.bandwidth_tb_s)}; this program {partial(flops, mine)}",
+    )
+
+
+def _flops(report: Report) -> Row:
+    flops, matmul = report.totals["flops"], report.totals["matmul_flops"]
+    return Row(
+        "arithmetic",
+        partial(flops, units.flop(flops.value)),
+        f"{partial(matmul, units.flop(matmul.value))} in matmuls",
+        not flops.complete,
+    )
+
+
+def _flops_only(report: Report) -> Row:
+    mfu = report.mfu
+    return Row(
+        "FLOPs at peak",
+        units.predicted_us(report.flops_only_us),
+        f"the estimate that knows only FLOPs; MFU {units.UNKNOWN if mfu is None else units.share(mfu)}",
+        not report.totals["matmul_flops"].complete,
+    )
+
+
+def _lesson(report: Report) -> Row:
+    plain = report.lesson
+    return Row(
+        "plain sum",
+        units.predicted_us(plain.tax_us + plain.traffic_us),
+        f"{units.counted(plain.kernels, 'kernel')} {units.predicted_us(plain.tax_us)} of tax + "
+        f"{units.moved(plain.bytes)} {units.predicted_us(plain.traffic_us)} of traffic: {plain.ceiling}",
+    )
+
+
+_ROWS: tuple[Callable[[Report], Row], ...] = (
+    _launches,
+    _hbm,
+    _peak_memory,
+    _wall,
+    _pace,
+    _launch_ceiling,
+    _bandwidth_ceiling,
+    _ridge_point,
+    _flops,
+    _flops_only,
+    _lesson,
+)
+
+
+def main_math_dtype(report: Report) -> str:
+    """The dtype that most matmul arithmetic is done in: the one whose ridge point matters."""
+    flops: dict[str, int] = defaultdict(int)
+    for cost in report.costs:
+        flops[cost.work.math_dtype] += cost.work.matmul_flops or 0
+    known = [dtype for dtype in flops if flops[dtype] and report.pricing.gpu.peak_flops(dtype, matmul=True)]
+    return max(known, key=lambda dtype: flops[dtype], default="bfloat16")
