@@ -36,7 +36,7 @@ class HostTime:
         )
 
 
-def host_time(node: OpNode, work: Work, host: HostProfile, *, recorded_by_autograd: bool) -> HostTime:
+def host_time(node: OpNode, work: Work, host: HostProfile) -> HostTime:
     """Python between calls, autograd, dispatcher, launches.
 
     The backward pass is walked by the C++ engine, so no Python stands between its calls.
@@ -45,7 +45,7 @@ def host_time(node: OpNode, work: Work, host: HostProfile, *, recorded_by_autogr
     launches = work.launches or 0
     return HostTime(
         python_us=0.0 if backward else host.python_us,
-        autograd_us=host.autograd_us if backward or recorded_by_autograd else 0.0,
+        autograd_us=host.autograd_us if backward or node.autograd else 0.0,
         dispatch_us=host.dispatch_us if launches or work.launches is None else host.view_us,
         launch_us=launches * host.launch_us,
     )

@@ -62,17 +62,15 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     target = pricing.target(graph.info.torch)
     memory = memory_use(graph)
     cache = L2Cache(pricing.gpu.l2_bytes)
-    trained = any(graph.phase(call) == "backward" for call in range(len(graph)))
     costs = []
     for node in graph:
         work = work_of(node, target)
         traffic = cache.run(work, memory.addresses)
-        recorded = trained and node.phase == "forward"
         costs.append(
             OpCost(
                 work=work,
                 traffic=traffic,
-                host=host_time(node, work, pricing.host, recorded_by_autograd=recorded),
+                host=host_time(node, work, pricing.host),
                 device=device_time(work, traffic.read + traffic.written, pricing.gpu),
             )
         )

@@ -35,14 +35,17 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in one sentence, with the cure that fits."""
         share = f"{100 * self.share(self.bottleneck):.0f} %"
-        graph = f"{self.graph_us:,.0f} us for {self.wall_us:,.0f} us"
+        saved = self.wall_us - self.graph_us
+        graph = (
+            f"about {self.graph_us:,.0f} us instead of {self.wall_us:,.0f} us" if saved > 0 else "nothing to gain"
+        )
         return {
             "launch": f"launch-bound: the GPU waits for the host {share} of the step; "
             f"a CUDA graph would help ({graph}), fusion alone less",
             "memory": f"memory-bound: {share} of the step moves bytes; "
-            f"fusing neighbours saves traffic, a CUDA graph alone less ({graph})",
-            "compute": f"compute-bound: {share} of the step is arithmetic; "
-            f"neither a CUDA graph ({graph}) nor fusion lifts that, lower precision or less work does",
+            f"fusing neighbours saves traffic, a CUDA graph only launches ({graph})",
+            "compute": f"compute-bound: {share} of the step is arithmetic; fusion does not lift that and a CUDA "
+            f"graph only launches ({graph}); lower precision or less work does",
             "sync": f"sync-bound: the GPU idles {share} of the step because the host waited for it; "
             "take the waits out of the step first, they also stop a CUDA graph",
         }[self.bottleneck]

@@ -198,7 +198,8 @@ class OpNode:
     """One ATen call with everything that was recorded of it; made from the columns on demand.
 
     ``inputs`` and ``outputs`` are the tensors of ``args``, ``kwargs`` and ``out`` in order of appearance;
-    ``writes[i]`` says that the op writes ``inputs[i]``, ``reads[i]`` that it may read it.
+    ``writes[i]`` says that the op writes ``inputs[i]``, ``reads[i]`` that it may read it. ``autograd``: the
+    call made a node of the autograd graph.
     """
 
     id: int
@@ -215,6 +216,7 @@ class OpNode:
     source: Source = field(default_factory=Source)
     phase: Phase = "other"
     stream: int = 0
+    autograd: bool = False
     freed: tuple[int, ...] = ()
 
     @property

@@ -125,6 +125,7 @@ class OpGraph:
         self._module = array("i")
         self._phase = array("B")
         self._stream = array("H")
+        self._autograd = array("B")
         self._operand_end = array("Q")
         self._output_end = array("Q")
         # A row an operand or output.
@@ -190,6 +191,7 @@ class OpGraph:
         module: int = -1,
         phase: Phase = "other",
         stream: int = 0,
+        autograd: bool = False,
     ) -> int:
         """Append a call; ``flags`` holds ``READS | WRITES`` an operand. Returns its number."""
         self._op.append(op)
@@ -198,6 +200,7 @@ class OpGraph:
         self._module.append(module)
         self._phase.append(PHASES.index(phase))
         self._stream.append(stream)
+        self._autograd.append(autograd)
         self._operands.extend(operands)
         self._operand_flags.extend(flags)
         self._outputs.extend(outputs)
@@ -246,6 +249,7 @@ class OpGraph:
             source=self.source(number),
             phase=PHASES[self._phase[number]],
             stream=self._stream[number],
+            autograd=bool(self._autograd[number]),
             freed=self.freed_after(number),
         )
 

@@ -73,6 +73,7 @@ class _Node(msgspec.Struct):
     module_call: int = 0
     phase: Phase = "other"
     stream: int = 0
+    autograd: bool = False
     freed: tuple[int, ...] = ()
 
 
@@ -114,6 +115,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
                 "frames": [frames.setdefault(frame, len(frames)) for frame in node.source.frames],
                 "phase": node.phase,
                 "stream": node.stream,
+                "autograd": node.autograd,
                 "args": [_plain(item, places) for item in node.args],
                 "kwargs": {name: _plain(item, places) for name, item in node.kwargs.items()},
                 "out": _plain(node.out, iter(range(len(node.outputs)))),
@@ -243,6 +245,7 @@ def _build(file: _File) -> OpGraph:
             else -1,
             phase=node.phase,
             stream=node.stream,
+            autograd=node.autograd,
         )
         for storage_number in node.freed:
             graph.add_free(storage_number, node.id)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         phase = self._phases.phase(source)
         module = self._modules.current
         graph = self.graph
-        sequence = torch._C._autograd._get_sequence_nr() - 1
+        made_node = self._sequence.makes_node()
         if in_backward():
             forward_call = self._sequence.call_of_current_node()
             if forward_call is not None:
@@ -124,8 +125,9 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             module=-1 if module is None else graph.module_calls.add(module),
             phase=phase,
             stream=self._stream(),
+            autograd=made_node,
         )
-        self._sequence.add(sequence, call)
+        self._sequence.add(call)
         return result
 
     # -- encoding ----------------------------------------------------------------------------------
@@ -230,8 +232,18 @@ class _ForwardCalls:
         self._outer: dict[int, int] = {}
         self._inner: dict[int, int] = {}
         self._inner_task = -1
+        self._next = {get_ident(): torch._C._autograd._get_sequence_nr()}
 
-    def add(self, sequence: int, call: int) -> None:
+    def makes_node(self) -> bool:
+        """Whether autograd has made a node since the call before on this thread: the one of this call."""
+        thread, following = get_ident(), torch._C._autograd._get_sequence_nr()
+        made = following != self._next.get(thread, following)
+        self._next[thread] = following
+        return made
+
+    def add(self, call: int) -> None:
+        """``call`` was dispatched; ``makes_node`` has looked at the counter just before."""
+        sequence = self._next[get_ident()] - 1
         task = torch._C._current_graph_task_id()
         if task == -1:
             self._outer.setdefault(sequence, call)

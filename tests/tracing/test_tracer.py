@@ -218,3 +218,33 @@ def test_the_record_survives_json():
     assert again.info == graph.info
     assert b"NaN" not in data
     assert b"Infinity" not in data
+
+
+def test_calls_that_autograd_records_are_told_apart():
+    weight = torch.ones(2, 2, requires_grad=True)
+
+    def program():
+        x = torch.ones(2, 2)
+        x * 2
+        y = x @ weight
+        y.detach()
+        y.relu()
+        with torch.no_grad():
+            x @ weight
+
+    graph = traced(program)
+    assert [(node.label, node.autograd) for node in graph] == [
+        ("ones", False),
+        ("mul", False),
+        ("mm", True),
+        ("detach", False),
+        ("relu", True),
+        ("detach", False),
+        ("mm", False),
+    ]
+
+
+def test_the_first_call_can_be_one_that_autograd_records():
+    weight = torch.ones(2, 2, requires_grad=True)
+    (node,) = traced(lambda: weight * 2)
+    assert node.autograd
