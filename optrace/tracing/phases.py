@@ -26,7 +26,7 @@ class PhaseTracker:
     def __init__(self) -> None:
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._steps = 0
-        self._of_source: dict[Source, bool] = {}
+        self._of_source: dict[int, tuple[bool, Source]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -49,12 +49,12 @@ class PhaseTracker:
         return "forward"
 
     def _from_optimizer(self, source: Source) -> bool:
-        known = self._of_source.get(source)
+        # By address: the finder hands out one object a stack.
+        known = self._of_source.get(id(source))
         if known is None:
-            known = self._of_source[source] = any(
-                part in frame.file for frame in source.frames for part in _OPTIMIZER_FILES
-            )
-        return known
+            found = any(part in frame.file for frame in source.frames for part in _OPTIMIZER_FILES)
+            known = self._of_source[id(source)] = (found, source)
+        return known[0]
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self.optimizers.add(optimizer)

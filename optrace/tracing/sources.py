@@ -44,53 +44,50 @@ def is_user_code(file: str) -> bool:
     return not is_own_code(path) and not path.startswith(_LIBRARY_ROOTS)
 
 
+#: torch's own machinery between a call and the code that made it.
+_MACHINERY = tuple(
+    os.path.join("torch", *parts)
+    for parts in (("utils", "_"), ("_",), ("nn", "modules", "module.py"), ("overrides.py",))
+)
+
+
 class SourceFinder:
-    """Finds the ``Source`` of the call being dispatched, with everything it learnt on the way kept."""
+    """Finds the ``Source`` of the call being dispatched, with everything it learnt on the way kept.
+
+    This runs for each call, so a line is looked at once (by code object and instruction), a stack is known
+    by the numbers of its lines, and the same stack gives the same object.
+    """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[CodeType, int], Frame] = {}
-        self._skipped: dict[CodeType, bool] = {}
-        self._user: dict[str, bool] = {}
-        self._sources: dict[tuple[Frame, ...], Source] = {}
+        self._lines: dict[tuple[CodeType, int], int] = {}
+        self._frames: list[Frame] = []
+        self._sources: dict[tuple[int, ...], Source] = {(): Source()}
 
     def find(self, frame: FrameType | None) -> Source:
         """The frames from ``frame`` outwards to the first of the user's own code; torch's dispatch
         machinery and optrace left out. Empty where no frame is the user's (a backward thread)."""
-        found: list[Frame] = []
+        lines, frames = self._lines, self._frames
+        found: list[int] = []
         while frame is not None and len(found) < _MAX_FRAMES:
-            code = frame.f_code
-            if not self._skip(code):
-                known = self._frame(code, frame.f_lasti, frame)
-                found.append(known)
-                if known.user:
-                    key = tuple(found)
-                    source = self._sources.get(key)
+            key = (frame.f_code, frame.f_lasti)
+            number = lines.get(key)
+            if number is None:
+                number = lines[key] = self._look_at(frame)
+            if number >= 0:
+                found.append(number)
+                if frames[number].user:
+                    stack = tuple(found)
+                    source = self._sources.get(stack)
                     if source is None:
-                        source = self._sources[key] = Source(key)
+                        source = self._sources[stack] = Source(tuple(frames[n] for n in found))
                     return source
             frame = frame.f_back
-        return Source()
+        return self._sources[()]
 
-    def _skip(self, code: CodeType) -> bool:
-        skip = self._skipped.get(code)
-        if skip is None:
-            file = code.co_filename
-            skip = self._skipped[code] = (
-                is_own_code(os.path.abspath(file))
-                or f"torch{os.sep}utils{os.sep}_" in file
-                or f"torch{os.sep}_" in file
-                or f"torch{os.sep}nn{os.sep}modules{os.sep}module.py" in file
-                or f"torch{os.sep}overrides.py" in file
-            )
-        return skip
-
-    def _frame(self, code: CodeType, instruction: int, frame: FrameType) -> Frame:
-        key = (code, instruction)
-        known = self._frames.get(key)
-        if known is None:
-            file = code.co_filename
-            user = self._user.get(file)
-            if user is None:
-                user = self._user[file] = is_user_code(file)
-            known = self._frames[key] = Frame(file, frame.f_lineno, code.co_qualname, user)
-        return known
+    def _look_at(self, frame: FrameType) -> int:
+        """The number of a frame's line, or -1 for one that is not shown."""
+        file = frame.f_code.co_filename
+        if is_own_code(os.path.abspath(file)) or any(part in file for part in _MACHINERY):
+            return -1
+        self._frames.append(Frame(file, frame.f_lineno, frame.f_code.co_qualname, is_user_code(file)))
+        return len(self._frames) - 1

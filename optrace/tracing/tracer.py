@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from optrace.graph import OpGraph, TraceInfo
-from optrace.graph.opgraph import HOLE, READS, WRITES
+from optrace.graph import ModuleCall, OpGraph, Source, TraceInfo
+from optrace.graph.opgraph import HOLE, READS, WRITES, Table
 from optrace.tracing.facts import facts_of, is_composite
 from optrace.tracing.identity import Identities
 from optrace.tracing.modules import ModuleTracker
@@ -57,6 +57,8 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             graph, self._device_name, on_free=lambda storage: graph.add_free(storage, len(graph) - 1)
         )
         self._op_numbers: dict[Any, tuple[int, tuple[int, ...], dict[str, int]]] = {}
+        # By address; the value is kept beside its number, so that the address stays its own.
+        self._numbers: dict[int, tuple[int, Source | ModuleCall]] = {}
         self._sequence = _ForwardCalls()
         self._modules.restart_counts()
 
@@ -121,14 +123,21 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             operands,
             flags,
             outputs,
-            source=graph.sources.add(source),
-            module=-1 if module is None else graph.module_calls.add(module),
+            source=self._number(graph.sources, source),
+            module=-1 if module is None else self._number(graph.module_calls, module),
             phase=phase,
             stream=self._stream(),
             autograd=made_node,
         )
         self._sequence.add(call)
         return result
+
+    def _number(self, table: Table[Any], value: Source | ModuleCall) -> int:
+        """``table.add`` without hashing a value that was met as this very object before."""
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = (table.add(value), value)
+        return known[0]
 
     # -- encoding ----------------------------------------------------------------------------------
 

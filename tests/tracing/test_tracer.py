@@ -64,7 +64,9 @@ def test_module_paths_and_call_numbers():
 
 def test_a_shared_module_shows_under_each_caller():
     shared = nn.ReLU()
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared) for _ in range(3)))
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared) for _ in range(3))
+    )
     graph = traced(lambda: model(torch.ones(1, 4)))
     relus = [n.module.path for n in graph if n.label == "relu"]
     assert [n.label for n in graph].count("addmm") == len(relus) == 6
@@ -74,7 +76,9 @@ def test_a_shared_module_shows_under_each_caller():
 def test_backward_calls_carry_the_forward_module_and_line():
     block = Block()
     graph = traced(lambda: block(torch.ones(1, 4)).sum().backward())
-    backward = [node for node in graph if node.phase == "backward" and node.label in ("mm", "threshold_backward")]
+    backward = [
+        node for node in graph if node.phase == "backward" and node.label in ("mm", "threshold_backward")
+    ]
     assert {node.module.path for node in backward} == {"Block.first", "Block.second", "Block.act"}
     lines = {node.source.line.function for node in backward}
     assert lines == {"Block.forward"}
@@ -103,7 +107,11 @@ def test_phases():
 
     graph = traced(program)
     phases = [node.phase for node in graph]
-    assert [p for i, p in enumerate(phases) if i == 0 or p != phases[i - 1]] == ["forward", "backward", "optimizer"]
+    assert [p for i, p in enumerate(phases) if i == 0 or p != phases[i - 1]] == [
+        "forward",
+        "backward",
+        "optimizer",
+    ]
 
 
 def test_storages_know_what_they_are():
@@ -130,7 +138,7 @@ def test_frees_are_seen_and_no_tensor_is_kept_alive():
         y + 1
 
     graph = traced(program)
-    ones, mul, add = graph
+    ones, mul, _ = graph
     assert ones.outputs[0].storage in mul.freed
     gc.collect()
     assert not [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == (1000,)]
