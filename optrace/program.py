@@ -177,13 +177,12 @@ def _split(target: str) -> tuple[Path | str, str]:
     path = Path(place)
     if path.is_file():
         return path, name
+    dotted = path.suffix != ".py" and all(part.isidentifier() for part in place.split("."))
+    if dotted and name:
+        return place, name
     if path.is_dir():
         raise ProgramError(f"{place} is a folder: name the file to trace, {path / 'model.py'} say")
-    if path.suffix == ".py" or path.name != place:
-        raise ProgramError(f"no such file: {place}")
-    if name and all(part.isidentifier() for part in place.split(".")):
-        return place, name
-    hint = f" (a module of a package needs the name of its entry: {place}:main)" if not name else ""
+    hint = f" (for a module of a package say what to run: {place}:main)" if dotted else ""
     raise ProgramError(f"no such file: {place}{hint}")
 
 
@@ -458,13 +457,11 @@ def _is_model(entry: object) -> bool:
 
 
 def _callable_plainly(entry: Callable[..., object]) -> bool:
-    """Whether it can be called without arguments."""
+    """Whether it can be called without arguments; a builtin that does not say is taken for one with some."""
     try:
         inspect.signature(entry).bind()
-    except TypeError:
+    except (TypeError, ValueError):
         return False
-    except ValueError:  # a builtin without a signature
-        return True
     return True
 
 
