@@ -5,7 +5,7 @@
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
 | `trace`, `gpus` | one command each |
 | `options` | choices and option groups |
-| `summary` | what is printed of a report |
+| `console`, `summary` | where is printed, and what of a report |
 | `progress` | what is shown while a trace runs |
 | `errors` | exit codes, one line for bad input, tracebacks without our frames |
 

@@ -41,14 +41,18 @@ def tell(message: str) -> None:
 
 
 def tell_raised(error: BaseException) -> None:
-    """The traceback of the user's program on stderr, with our frames and the import machinery's removed.
-
-    Where no frame is left the fault is ours, and the whole traceback is shown.
-    """
+    """The traceback of the user's program on stderr, with our frames and the import machinery's removed."""
     summary = traceback.TracebackException.from_exception(error)
-    if isinstance(error, SyntaxError) or any(not _is_ours(frame.filename) for frame in summary.stack):
+    if _is_our_fault(error, summary.stack):
+        tell("this is a fault of optrace, not of the program; the whole traceback:")
+    else:
         _strip(summary, set())
     print("".join(summary.format()), end="", file=sys.stderr)
+
+
+def _is_our_fault(error: BaseException, stack: traceback.StackSummary) -> bool:
+    """It arose in our code, and is no RuntimeError, which is how a device that is stood in for complains."""
+    return bool(stack) and _is_ours(stack[-1].filename) and not isinstance(error, RuntimeError | SyntaxError)
 
 
 def _strip(summary: traceback.TracebackException | None, seen: set[int]) -> None:

@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .summary import console, show
+from .console import console, show
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

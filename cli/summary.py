@@ -1,20 +1,16 @@
-"""What is printed of a report: where it comes from, the verdict, the scoreboard, the top ops.
-
-Rich lays it out on a terminal; into a file or a pipe goes plain text, unwrapped.
-"""
+"""What is printed of a report: the verdict, the scoreboard, the top ops, what the figures rest on."""
 
 from __future__ import annotations
 
-import sys
-from typing import TextIO
-
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from optrace.diagnosis import Bound
 from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
 from optrace.report import Report
+
+from .console import show
 
 #: Close to the picture's colours, in the sixteen that every terminal has.
 STYLES: dict[Bound, str] = {
@@ -25,27 +21,6 @@ STYLES: dict[Bound, str] = {
     "host": "bright_black",
     "unknown": "bright_black",
 }
-
-#: Wide enough that plain text is never wrapped.
-_PLAIN_WIDTH = 1000
-
-
-def console(file: TextIO | None = None) -> Console:
-    """A console on ``file`` (default: stdout as it is now)."""
-    file = file or sys.stdout
-    width = None if file.isatty() else _PLAIN_WIDTH
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
-
-
-def show(out: Console, renderable: RenderableType) -> None:
-    """Print; without the padding at the ends of lines where nobody sees it."""
-    if out.is_terminal:
-        out.print(renderable)
-        return
-    with out.capture() as captured:
-        out.print(renderable)
-    for line in captured.get().splitlines():
-        print(line.rstrip(), file=out.file)
 
 
 def show_report(out: Console, report: Report, *, top: int) -> None:

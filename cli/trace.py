@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .console import console
 from .dispatch import other_commands
 from .errors import BAD_INPUT, DONE, INTERRUPTED, PROGRAM_RAISED, BadInput, bad_input, tell, tell_raised
 from .options import Assume, Device, Mode, ProgramCommand
@@ -208,7 +209,7 @@ class _Speaker:
     def report(self, report: Report, top: int) -> None:
         if self._quiet:
             return
-        from .summary import console, show_report, warnings
+        from .summary import show_report, warnings
 
         show_report(console(), report, top=top)
         for warning in warnings(report):
@@ -218,7 +219,6 @@ class _Speaker:
         if self._quiet:
             return nullcontext()
         from .progress import progress
-        from .summary import console
 
         return progress(count, console(sys.stderr))
 

@@ -1,0 +1,29 @@
+"""Where the command prints: rich on a terminal; into a file or a pipe plain text, unwrapped."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+
+#: Wide enough that plain text is never wrapped.
+_PLAIN_WIDTH = 1000
+
+
+def console(file: TextIO | None = None) -> Console:
+    """A console on ``file`` (default: stdout as it is now)."""
+    file = file or sys.stdout
+    width = None if file.isatty() else _PLAIN_WIDTH
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+
+
+def show(out: Console, renderable: RenderableType) -> None:
+    """Print; without the padding at the ends of lines where nobody sees it."""
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as captured:
+        out.print(renderable)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=out.file)

@@ -1,0 +1,80 @@
+"""The command as installed: quick to answer, one table of commands, choices that the library knows."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from optrace.cli import dispatch, options
+from optrace.cli.progress import progress
+from rich.console import Console
+
+from optrace.cost.profiles import gpu_profiles
+from optrace.program import OPTIMIZERS
+from optrace.tracing import DEVICES, MODES
+
+HEAVY = ("torch", "numpy", "networkx", "optrace.graph", "optrace.rendering")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["gpus", "--help"], ["--nonsense"]])
+def test_quick_answers_import_nothing_heavy(words: list[str]) -> None:
+    source = f"import sys; from optrace.cli import main; main({words}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "optrace.cli.trace" in loaded or "optrace.cli.gpus" in loaded
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("command", [["-m", "optrace.cli"], ["-c", "from optrace.cli import run; run()"]])
+def test_the_command_exits_with_its_code(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, *command, "--depth", "x", "m.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("optrace: Invalid value for '--depth'")
+
+
+def test_help_groups_the_options_and_names_the_other_commands(optrace) -> None:
+    ran = optrace("--help")
+    assert ran.code == 0
+    assert ran.out.startswith("Usage: optrace [OPTIONS] TARGET [-- ARGUMENTS OF THE PROGRAM]\n")
+    for heading in ("Arguments:", "Options:", "Running:", "Model and inputs:", "Prices:"):
+        assert f"\n{heading}\n" in ran.out
+    assert all(f"optrace {name}" in ran.out for name in dispatch.COMMANDS if name != dispatch.DEFAULT)
+    assert optrace("trace", "--help").out == ran.out
+
+
+def test_version(optrace) -> None:
+    assert optrace("--version").out.startswith("optrace ")
+
+
+@pytest.mark.parametrize("name", dispatch.COMMANDS)
+def test_every_command_is_a_module(name: str) -> None:
+    assert import_module(f"optrace.cli.{name}").app.registered_commands
+
+
+def test_choices_are_those_of_the_library() -> None:
+    assert tuple(options.Mode) == MODES
+    assert tuple(options.Device) == DEVICES
+
+
+def test_the_default_optimizer_exists() -> None:
+    assert "adamw" in OPTIMIZERS
+
+
+def test_gpus_lists_each_profile_with_its_source(optrace) -> None:
+    ran = optrace("gpus")
+    assert ran.code == 0
+    for profile in gpu_profiles().values():
+        assert profile.name in ran.out
+        assert f"{profile.key}: {profile.source}" in ran.out
+        assert profile.note in ran.out
+
+
+def test_progress_shows_the_count_on_a_terminal_only() -> None:
+    for terminal in (True, False):
+        shown = io.StringIO()
+        with progress(lambda: 1234, Console(file=shown, force_terminal=terminal, width=60)):
+            pass
+        assert ("1,234 ops recorded" in shown.getvalue()) == terminal

@@ -1,0 +1,208 @@
+"""``optrace model.py``, end to end on programs small enough to run with real values on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import sys, torch
+print("arguments", sys.argv[1:])
+print("a warning of the program", file=sys.stderr)
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x + x
+
+def main():
+    return Net()(torch.ones(4, 4))
+"""
+
+NET = """
+import torch
+model = torch.nn.Linear(4, 3)
+def get_inputs(batch=2): return (torch.ones(batch, 4),)
+"""
+
+MARKED = """
+import optrace, torch
+x = torch.ones(8)
+for number in range(4):
+    with optrace.step():
+        for _ in range(number + 1):
+            x = x * 2
+"""
+
+HALF_WAY = """
+import torch
+def main():
+    x = torch.ones(4) * 2
+    x = x + 1
+    {stop}
+"""
+
+
+def graph(path: str = "graph.json") -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def ops(path: str = "graph.json") -> list[str]:
+    return [node["op"] for node in graph(path)["nodes"]]
+
+
+@pytest.fixture(autouse=True)
+def here(folder: Path) -> None:
+    """In an empty folder."""
+
+
+def test_it_prints_what_it_chose_the_verdict_the_scoreboard_and_the_top_ops(optrace, write) -> None:
+    write(PROGRAM)
+    ran = optrace("model.py", "--mode", "cpu", "--gpu", "NVIDIA A100-SXM4-80GB", "--top", "1")
+    lines = ran.out.splitlines()
+    assert ran.code == 0
+    assert lines[:3] == [
+        "arguments []",
+        "main() of model.py",
+        "mode cpu; priced for NVIDIA A100-SXM4-80GB (datasheet numbers)",
+    ]
+    assert any("-bound: " in line for line in lines)
+    for label in (
+        "launches",
+        "HBM traffic",
+        "peak memory",
+        "wall clock",
+        "launch ceiling",
+        "bandwidth ceiling",
+    ):
+        assert any(line.startswith(label) for line in lines), label
+    top = lines.index(next(line for line in lines if line.startswith("top ops by share")))
+    assert lines[top + 2].split()[0] in ("aten.ones.default", "aten.add.Tensor")
+    assert lines[top + 3] == ""
+    assert "All times (~) are predicted for NVIDIA A100-SXM4-80GB, rates not measured" in ran.out
+    assert ran.err == "a warning of the program\n"
+
+
+def test_plain_text_where_there_is_no_terminal(optrace, write) -> None:
+    write(PROGRAM)
+    out = optrace("model.py", "--mode", "cpu").out
+    assert "\x1b" not in out
+    assert out.isascii()
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_quiet_prints_nothing_of_ours(optrace, write) -> None:
+    write(PROGRAM)
+    ran = optrace("model.py", "--mode", "cpu", "--quiet", "-o", "graph.dot")
+    assert (ran.code, ran.out, ran.err) == (0, "arguments []\n", "a warning of the program\n")
+    assert Path("graph.dot").exists()
+
+
+def test_files_are_written_by_suffix_and_words_after_two_dashes_are_the_programs(optrace, write) -> None:
+    write(PROGRAM)
+    ran = optrace("model.py", "--mode", "cpu", "--out", "graph.json", "-o", "graph.txt", "--", "--out", "-q")
+    assert ran.code == 0
+    assert "arguments ['--out', '-q']" in ran.out
+    assert "wrote graph.json\nwrote graph.txt\n" in ran.out
+    assert "%1 = aten.add.Tensor(%0, %0)" in Path("graph.txt").read_text()
+    written = graph()
+    assert written["program"] == "model.py:main"
+    assert [edge["src"] for edge in written["edges"] if edge["dst"] == 1] == [0, 0]
+
+
+def test_a_graph_is_priced_and_drawn_again(optrace, write) -> None:
+    write(PROGRAM)
+    first = optrace("model.py", "--mode", "cpu", "-o", "graph.json", "--launch-us", "7")
+    again = optrace("graph.json", "-o", "again.json")
+    assert again.code == 0
+    assert "graph.json: model.py:main, recorded in cpu mode with torch" in again.out
+    assert graph() == graph("again.json")
+    assert again.out.splitlines()[3:-1] == first.out.splitlines()[4:-1]
+    cheaper = optrace("graph.json", "--gpu", "l4", "--launch-us", "1", "-o", "l4.json")
+    assert "priced for NVIDIA L4" in cheaper.out
+    assert graph("l4.json")["totals"]["host_us"] < graph()["totals"]["host_us"]
+    assert graph("l4.json")["totals"]["launches"] == graph()["totals"]["launches"]
+
+
+def test_only_the_step_is_recorded_not_the_set_up(optrace, write) -> None:
+    write(NET)
+    ran = optrace("model.py", "--mode", "cpu", "-o", "graph.json")
+    assert "model with get_inputs() of model.py: forward pass with gradients on" in ran.out
+    assert ops() == ["aten.t.default", "aten.addmm.default"]
+
+
+def test_training_records_one_warm_step(optrace, write) -> None:
+    write(NET)
+    assert optrace("model.py", "--mode", "cpu", "--train", "--optimizer", "sgd", "-o", "graph.json").code == 0
+    phases = [node["phase"] for node in graph()["nodes"]]
+    assert set(phases) >= {"forward", "backward", "optimizer"}
+    forward = [op for op in ops() if op == "aten.addmm.default"]
+    assert len(forward) == 1
+
+
+def test_steps_and_batch(optrace, write) -> None:
+    write(NET)
+    ran = optrace("model.py", "--mode", "cpu", "--steps", "3", "--batch", "5", "-o", "graph.json")
+    assert graph()["steps"] == 3
+    assert ops().count("aten.addmm.default") == 3
+    assert graph()["nodes"][1]["outputs"][0]["shape"] == [5, 3]
+    assert any(line.startswith("a step ") and "(1 of 3 steps)" in line for line in ran.out.splitlines())
+
+
+def test_a_script_marks_its_steps(optrace, write) -> None:
+    write(MARKED)
+    assert optrace("model.py", "--mode", "cpu", "-o", "graph.json").code == 0
+    assert ops() == ["aten.mul.Tensor"]
+    assert optrace("model.py", "--mode", "cpu", "--warmup", "1", "--steps", "2", "-o", "graph.json").code == 0
+    assert ops() == ["aten.mul.Tensor"] * (2 + 3)
+    assert graph()["steps"] == 2
+    optrace("model.py", "--mode", "cpu", "--warmup", "3", "--steps", "9", "-o", "graph.json")
+    assert graph()["steps"] == 1
+
+
+def test_a_script_without_marks_is_one_trace(optrace, write) -> None:
+    write("import torch\nx = torch.ones(4)\nif __name__ == '__main__':\n  print((x * 2).sum() > 1)")
+    ran = optrace("model.py", "--mode", "cpu", "--steps", "2", "-o", "graph.json")
+    assert ran.code == 0
+    assert "model.py as a script" in ran.out
+    assert "optrace: no optrace.step() was passed" in ran.err
+    assert ops()[:3] == ["aten.ones.default", "aten.mul.Tensor", "aten.sum.default"]
+    assert graph()["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "said"),
+    [
+        ("raise ValueError('half way')", 1, "ValueError: half way"),
+        ("raise SystemExit(4)", 1, "model.py ended with exit status 4"),
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+    ],
+)
+def test_a_program_that_stops_half_way_leaves_a_partial_graph(
+    optrace, write, stop: str, code: int, said: str
+) -> None:
+    write(HALF_WAY.format(stop=stop))
+    ran = optrace("model.py", "--mode", "cpu", "-o", "graph.json", "-o", "graph.dot")
+    assert ran.code == code
+    assert said in ran.err
+    assert "the record is incomplete: the run stopped with" in ran.err
+    assert ops() == ["aten.ones.default", "aten.mul.Tensor", "aten.add.Tensor"]
+    assert graph()["complete"] is False
+    assert Path("graph.dot").exists()
+
+
+def test_a_mode_is_named_when_it_was_chosen(optrace, write) -> None:
+    write(PROGRAM)
+    assert (
+        "mode fake: torch sees no GPU" in optrace("model.py").out
+        or "there is a GPU" in optrace("model.py").out
+    )
+
+
+def test_a_package_entry(optrace, folder: Path, write) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "package" / "part.py").write_text(PROGRAM)
+    assert "main() of package.part" in optrace("package.part:main", "--mode", "cpu").out
