@@ -1,0 +1,197 @@
+"""Predicted against measured, over the programs of a record.
+
+The calls of a record are priced without looking at what they launched; then both are laid side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optrace.cost.profiles import Pricing
+from optrace.measuring.record import DramKernel, MeasuredRun
+from optrace.report import Report, report
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A figure of one program. ``error`` is relative and signed: +0.1 is 10 % too high."""
+
+    program: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        if not self.measured:
+            return 0.0 if not self.predicted else math.inf
+        return (self.predicted - self.measured) / self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Relative errors over programs: ``bias`` is the median of the signed ones, the rest of their sizes."""
+
+    count: int
+    median: float
+    mean: float
+    p90: float
+    max: float
+    bias: float
+
+    @classmethod
+    def of(cls, pairs: Iterable[Pair]) -> Distribution | None:
+        """None where there is nothing to compare."""
+        errors = np.array([pair.error for pair in pairs])
+        if not len(errors):
+            return None
+        sizes = np.abs(errors)
+        return cls(
+            len(errors),
+            float(np.median(sizes)),
+            float(np.mean(sizes)),
+            float(np.percentile(sizes, 90)),
+            float(np.max(sizes)),
+            float(np.median(errors)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpClass:
+    """Calls of one overload: how many got the exact number of launches, and both sums."""
+
+    op: str
+    calls: int
+    exact: int
+    predicted: int
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Everything compared. ``figures`` maps a name to its pairs, a program each."""
+
+    figures: Mapping[str, Sequence[Pair]]
+    op_classes: Sequence[OpClass]
+    not_comparable: Mapping[str, str]
+
+    @property
+    def op_calls_exact(self) -> float:
+        """The share of calls whose number of launches is right."""
+        calls = sum(row.calls for row in self.op_classes)
+        return sum(row.exact for row in self.op_classes) / calls if calls else 1.0
+
+    @property
+    def programs_within_1pct(self) -> float:
+        """The share of programs whose launches in all are off by at most 1 %."""
+        pairs = self.figures.get("launches", ())
+        return sum(abs(pair.error) <= 0.01 for pair in pairs) / len(pairs) if pairs else 1.0
+
+
+def compare(
+    runs: Iterable[MeasuredRun],
+    pricing: Pricing,
+    *,
+    dram: Mapping[str, Sequence[DramKernel]] | None = None,
+    op: str | None = None,
+    progress: Callable[[str], None] = lambda _name: None,
+) -> Accuracy:
+    """Price each run and compare. ``op`` (``aten.sum``, or an overload) narrows launches to one op."""
+    figures: dict[str, list[Pair]] = {name: [] for name in _FIGURES}
+    rows: dict[str, list[int]] = {}
+    apart: dict[str, str] = {}
+    for run in runs:
+        progress(run.name)
+        priced = report(run.graph, pricing)
+        counted = _count_launches(run, priced, op, rows)
+        if op is not None:
+            figures["launches"].append(counted)
+            continue
+        for name, figure in _FIGURES.items():
+            pair = figure(run, priced)
+            if pair is not None:
+                figures[name].append(Pair(run.name, *pair))
+        if dram is not None and run.name in dram:
+            problem = _compare_dram(run, priced, dram[run.name], figures)
+            if problem:
+                apart[run.name] = problem
+    classes = [OpClass(name, *values) for name, values in rows.items()]
+    return Accuracy(
+        {name: pairs for name, pairs in figures.items() if pairs},
+        sorted(classes, key=lambda row: row.exact - row.calls),
+        apart,
+    )
+
+
+def _count_launches(run: MeasuredRun, priced: Report, op: str | None, rows: dict[str, list[int]]) -> Pair:
+    predicted = measured = 0
+    for call, (cost, launches) in enumerate(zip(priced.costs, run.launches, strict=True)):
+        facts = run.graph.facts(call)
+        if op is not None and op not in (facts.name, facts.packet):
+            continue
+        row = rows.setdefault(facts.name, [0, 0, 0, 0])
+        row[0] += 1
+        row[1] += cost.launches == len(launches)
+        row[2] += cost.launches or 0
+        row[3] += len(launches)
+        predicted += cost.launches or 0
+        measured += len(launches)
+    return Pair(run.name, predicted, measured)
+
+
+def _compare_dram(
+    run: MeasuredRun, priced: Report, kernels: Sequence[DramKernel], figures: dict[str, list[Pair]]
+) -> str | None:
+    """Compare HBM bytes of kernels; what stops it, where something does."""
+    recorded = sum(launch.kind == "kernel" for launches in run.launches for launch in launches)
+    if recorded != len(kernels):
+        return f"{len(kernels)} kernels with counters, {recorded} in the record"
+    costs = [cost for cost in priced.costs if cost.work.kernels]
+    pairs = {
+        "hbm_bytes": (sum(cost.hbm_bytes for cost in costs), sum(k.read + k.written for k in kernels)),
+        "hbm_read": (sum(cost.traffic.read for cost in costs), sum(k.read for k in kernels)),
+        "hbm_written": (sum(cost.traffic.written for cost in costs), sum(k.written for k in kernels)),
+        "tensor_bytes": (
+            sum(cost.work.tensor_bytes for cost in costs),
+            sum(k.read + k.written for k in kernels),
+        ),
+    }
+    for name, pair in pairs.items():
+        figures.setdefault(name, []).append(Pair(run.name, *pair))
+    return None
+
+
+def _launches(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    return priced.totals["launches"].value, sum(len(launches) for launches in run.launches)
+
+
+def _added_memory(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    if run.memory_base is None or run.memory_peak is None:
+        return None
+    memory = priced.priced.memory
+    return memory.peak - memory.base, run.memory_peak - run.memory_base
+
+
+def _device(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    return None if run.device_us is None else (priced.totals["device_us"].value, run.device_us)
+
+
+def _wall(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    return None if run.wall_us is None else (priced.timeline.wall_us, run.wall_us)
+
+
+def _issue(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    return None if run.issue_us is None else (priced.timeline.issue_us, run.issue_us)
+
+
+#: Figures of a whole program: predicted and measured, or None where the record has none.
+_FIGURES: dict[str, Callable[[MeasuredRun, Report], tuple[float, float] | None]] = {
+    "launches": _launches,
+    "peak_bytes": _added_memory,
+    "device_us": _device,
+    "wall_us": _wall,
+    "issue_us": _issue,
+}
