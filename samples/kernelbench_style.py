@@ -2,30 +2,33 @@
 
     optrace samples/kernelbench_style.py --out graph.svg --no-grad
 
-**What the picture shows.** A matmul whose output is scaled, clamped and summed over rows: the usual target
-of such a problem. Everything after the matmul reads and writes the whole (1024, 4096) tensor again, three
-times for work that fits into the matmul's epilogue; those boxes are memory-bound, and fusing them is the cure.
+**What the picture shows.** A hand-written Mish, ``x * tanh(log(1 + exp(x)))``, scaled by the norm of its rows:
+six kernels in a row, each of which reads a 256 MiB tensor from HBM, and five of which write one. Every box is
+memory-bound and no cache helps, since a tensor is four times the L2. Fused, the same rows would be read once and
+written once; a CUDA graph would save next to nothing.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
 class Model(nn.Module):
-    def __init__(self, features_in: int, features_out: int, scale: float) -> None:
+    def __init__(self, features: int, epsilon: float) -> None:
         super().__init__()
-        self.linear = nn.Linear(features_in, features_out)
-        self.scale = scale
+        self.weight = nn.Parameter(torch.ones(features))
+        self.epsilon = epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, features_in) to (batch, 1)."""
-        x = self.linear(x) * self.scale
-        return torch.clamp(x, min=-2.0, max=2.0).sum(dim=1, keepdim=True)
+        """(rows, features) to (rows, features)."""
+        y = x * torch.tanh(F.softplus(x))
+        norm = y.norm(dim=1, keepdim=True).clamp(min=self.epsilon)
+        return y / norm * self.weight
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.rand(1024, 2048)]
+    return [torch.rand(4096, 16384)]
 
 
 def get_init_inputs() -> list[object]:
-    return [2048, 4096, 0.5]
+    return [16384, 1e-6]

@@ -5,8 +5,8 @@
 
 **What the picture shows.** The trunk (conv, batch norm, relu, conv, batch norm) beside the shortcut (a strided
 1x1 conv and its batch norm), joined by an in-place add and an in-place relu: both write the tensor that
-they read, and the edges say so. The batch norms and relus move as many bytes as the convolutions and do no
-math worth the name: memory-bound boxes between compute-bound ones.
+they read, and the edges say so. The 3x3 convolutions are bound by math; the batch norms, the relus and the add
+between them move as many bytes and do no math worth the name, so they are bound by memory.
 """
 
 import torch

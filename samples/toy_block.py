@@ -4,9 +4,10 @@
     optrace samples/toy_block.py --out graph.svg -- --small
     optrace samples/toy_block.py --out graph.svg -- --elements 1e6 --elementwise 8
 
-**What the picture shows.** A chain of five boxes with a second edge from ``x`` to the last one. At 16 million
-elements the matmul is bound by math and the four elementwise ops behind it by memory: each writes a tensor
-that the next one reads back. With ``--small`` the same five boxes turn launch-bound: the GPU waits for the host.
+**What the picture shows.** A chain of five boxes (``x``, which the last one reads again, is an input and has no
+box). At 16 million elements the matmul is bound by math and the four elementwise ops behind it by memory: each
+writes a tensor that the next one reads back. With ``--small`` the same five boxes turn launch-bound: the GPU
+waits for the host.
 
 **By hand.** Count a kernel an op; two tensors (one read, one written) an elementwise op and three the matmul;
 no cache, no math. A tensor of 16e6 bf16 elements has 32 MB:

@@ -1,0 +1,225 @@
+"""Every sample runs with no GPU, and its picture shows what its docstring says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optrace.cli import main
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The ``graph.json`` of a sample."""
+    monkeypatch.chdir(tmp_path)
+
+    def graph(sample: str, *words: str) -> Any:
+        own = words.index("--") if "--" in words else len(words)
+        line = [str(SAMPLES / sample), "--mode", "fake", "-q", "-o", "g.json", *words[:own], *words[own:]]
+        assert main(line) == 0
+        record = json.loads(Path("g.json").read_text())
+        assert record["complete"], record["totals"]["partial"]
+        return record
+
+    return graph
+
+
+def launching(record: Any) -> list[Any]:
+    return [node for node in record["nodes"] if node["launches"]]
+
+
+def by_op(record: Any, name: str) -> list[Any]:
+    return [node for node in record["nodes"] if node["op"].split(".")[1] == name]
+
+
+def bounds(record: Any) -> Counter[str]:
+    return Counter(node["bound"] for node in launching(record))
+
+
+def modules(record: Any) -> set[str]:
+    return {node["module"] for node in record["nodes"] if node["module"]}
+
+
+# -- the toy block, by hand ---------------------------------------------------------------------------
+
+LESSON = ("--dispatch-us", "4", "--launch-us", "6", "--bandwidth-tb", "3.3")
+MB = 10**6
+
+
+def test_the_toy_block_in_the_large_regime(graph: Any) -> None:
+    """5 kernels; (3 + 4 x 2) x 32 MB = 352 MB, 107 us at 3.3 TB/s; 5 x (4 + 6) = 50 us: bandwidth."""
+    record = graph("toy_block.py", "--gpu", "h100", *LESSON)
+    totals = record["totals"]
+    assert [node["op"] for node in record["nodes"]] == [
+        "aten.mm.default",
+        "aten.add.Tensor",
+        "aten.gelu.default",
+        "aten.native_dropout.default",
+        "aten.add.Tensor",
+    ]
+    lesson = totals["lesson"]
+    assert lesson["kernels"] == 1 + 4
+    # The bias has 4,000 elements and stands for no tensor of its own.
+    assert lesson["bytes"] == (3 + 4 * 2) * 32 * MB
+    assert lesson["traffic_us"] == pytest.approx(352 / 3.3, rel=1e-6)
+    assert lesson["traffic_us"] == pytest.approx(107, abs=0.5)
+    assert lesson["tax_us"] == 5 * (4 + 6)
+
+
+def test_the_toy_blocks_own_figures_beside_them(graph: Any) -> None:
+    record = graph("toy_block.py", "--gpu", "h100", *LESSON)
+    totals, nodes = record["totals"], record["nodes"]
+    # mm 3, bias add 2 (+ 8 kB of bias), gelu 2, dropout 2 and a mask of a byte an element, residual add 3.
+    assert totals["tensor_bytes"] == (3 + 2 + 2 + 2 + 3) * 32 * MB + 16 * MB + 4000 * 2
+    assert totals["tensor_bytes"] == pytest.approx(400 * MB, rel=1e-3)
+    assert totals["hbm_bytes"] < totals["tensor_bytes"]
+    assert nodes[0]["bound"] == "compute"
+    assert nodes[0]["roofline_us"] == pytest.approx(2 * 4000**3 / 989.4e12 * 1e6)
+    assert nodes[0]["roofline_us"] == pytest.approx(129, abs=0.5)
+    assert [node["bound"] for node in nodes[1:]] == ["memory"] * 4
+
+
+def test_the_toy_block_in_the_small_regime(graph: Any) -> None:
+    record = graph("toy_block.py", "--gpu", "h100", *LESSON, "--", "--small")
+    assert [node["bound"] for node in record["nodes"]] == ["launch"] * 5
+    assert record["totals"]["bottleneck"] == "launch"
+    lesson = record["totals"]["lesson"]
+    assert lesson["kernels"] == 5
+    assert lesson["tax_us"] == 50 > 100 * lesson["traffic_us"]
+
+
+@pytest.mark.parametrize(("count", "kernels"), [(0, 1), (2, 3), (6, 7)])
+def test_the_toy_blocks_elementwise_ops_are_cut_and_extended(graph: Any, count: int, kernels: int) -> None:
+    record = graph("toy_block.py", "--", "--elements", "1e4", "--elementwise", str(count))
+    assert record["totals"]["kernels"] == kernels
+    assert record["nodes"][0]["outputs"][0]["shape"] == [100, 100]
+
+
+def test_an_activation_read_and_written_once(tmp_path: Path, graph: Any) -> None:
+    """One read and write of an (8, 4096, 4096) bf16 activation: 2 x 256 MiB, 163 us at 3.3 TB/s."""
+    program = tmp_path / "activation.py"
+    program.write_text(
+        "import torch\n"
+        "model = torch.nn.GELU()\n"
+        "def get_inputs(): return torch.empty(8, 4096, 4096, dtype=torch.bfloat16)\n"
+    )
+    lesson = graph(str(program), *LESSON)["totals"]["lesson"]
+    assert lesson["bytes"] == 2 * 8 * 4096 * 4096 * 2 == 512 << 20
+    assert lesson["traffic_us"] == pytest.approx(163, abs=0.5)
+
+
+# -- the others ---------------------------------------------------------------------------------------
+
+
+def test_mlp_train(graph: Any) -> None:
+    record = graph("mlp_train.py")
+    phases = Counter(node["phase"] for node in launching(record))
+    assert set(phases) >= {"forward", "backward", "optimizer"}
+    assert bounds(record).most_common(1)[0][0] == "launch"
+    assert record["totals"]["bottleneck"] == "launch"
+    assert any("_foreach_" in node["op"] for node in record["nodes"])
+    assert len(graph("mlp_train.py", "--steps", "2")["nodes"]) == 2 * len(record["nodes"])
+
+
+def test_gpt_block(graph: Any) -> None:
+    record = graph("gpt_block.py", "--dtype", "bf16")
+    for op in ("native_layer_norm", "gelu", "add"):
+        assert by_op(record, op)[-1]["bound"] == "memory"
+    assert [node["op"] for node in launching(record) if node["bound"] == "launch"] == [
+        "aten.native_layer_norm.default"
+    ]
+    assert {node["bound"] for node in launching(record) if node["matmul_flops"]} == {"compute"}
+    assert {"Block.attn", "Block.mlp"} <= modules(record)
+    assert graph("gpt_block.py", "--dtype", "bf16", "--train", "--batch", "2")["totals"]["launches"] > 30
+
+
+def test_resnet_block(graph: Any) -> None:
+    record = graph("resnet_block.py")
+    in_place = [node["op"] for node in record["nodes"] if any(node["writes"])]
+    assert {"aten.relu_.default", "aten.add_.Tensor"} <= set(in_place)
+    assert {node["bound"] for node in by_op(record, "convolution")[:2]} == {"compute"}
+    for op in ("cudnn_batch_norm", "relu_"):
+        assert {node["bound"] for node in by_op(record, op)} == {"memory"}
+    assert graph("resnet_block.py", "--train", "--optimizer", "sgd")["totals"]["launches"] > 20
+
+
+def test_lstm_cell_loop(graph: Any) -> None:
+    record = graph("lstm_cell_loop.py", "--assume", "zero")
+    assert bounds(record)["sync"] >= 12
+    assert bounds(record)["launch"] > bounds(record)["memory"] + bounds(record)["compute"]
+    without = graph("lstm_cell_loop.py", "--assume", "zero", "--", "--no-item")
+    assert bounds(without)["sync"] < 4
+    assert without["totals"]["wall_us"] < record["totals"]["wall_us"]
+
+
+def test_kv_decode(graph: Any) -> None:
+    record = graph("kv_decode.py")
+    assert record["totals"]["bottleneck"] == "launch"
+    assert 100 < record["totals"]["launches"] < 300
+    assert all(node["bound"] != "compute" for node in record["nodes"])
+    four = graph("kv_decode.py", "--steps", "4")
+    assert four["steps"] == 4
+    assert four["totals"]["launches"] == 4 * record["totals"]["launches"]
+
+
+def test_a_decode_step_reports_launches_and_tax_a_token(
+    graph: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = graph("kv_decode.py")["totals"]["launches"]
+    capsys.readouterr()
+    main([str(SAMPLES / "kv_decode.py"), "--mode", "fake", "--steps", "4"])
+    assert re.search(
+        rf"^a step .* {launches} launches, .* of host tax \(1 of 4 steps\)$",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")
+@pytest.mark.filterwarnings("default")  # transformers' own
+def test_transformers_config(graph: Any) -> None:
+    record = graph("transformers_config.py", "--dtype", "bf16")
+    assert sum(name.endswith("layers.3") for name in modules(record)) or any(
+        "layers.3" in n for n in modules(record)
+    )
+    assert graph("transformers_config.py", "--train")["totals"]["launches"] > record["totals"]["launches"]
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("transformers")), reason="transformers is installed")
+def test_transformers_config_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(SAMPLES / "transformers_config.py"), "--mode", "fake"]) == 2
+    assert "optrace: this sample needs transformers (pip install transformers)" in capsys.readouterr().err
+
+
+def test_script_main(graph: Any) -> None:
+    record = graph("script_main.py", "--", "--width", "256")
+    assert record["nodes"][0]["phase"] == "forward"
+    assert {256, 64} <= {
+        size for node in record["nodes"] for tensor in node["outputs"] for size in tensor["shape"]
+    }
+    two = graph("script_main.py", "--warmup", "1", "--steps", "2", "--", "--width", "256")
+    assert two["steps"] == 2
+    assert len(two["nodes"]) > 1.5 * len(record["nodes"])
+
+
+def test_kernelbench_style(graph: Any) -> None:
+    record = graph("kernelbench_style.py", "--no-grad")
+    large = [node for node in launching(record) if node["hbm_read"] >= 256 << 20]
+    assert len(large) == 6
+    assert {node["bound"] for node in large} == {"memory"}
+    assert sum(node["outputs"][0]["shape"] == [4096, 16384] for node in large) == 5
+    assert record["totals"]["bottleneck"] == "memory"
+
+
+def test_every_sample_says_what_its_picture_shows_and_how_to_run_it() -> None:
+    for sample in SAMPLES.glob("*.py"):
+        docstring = sample.read_text().split('"""')[1]
+        assert "**What the picture shows.**" in docstring, sample
+        assert f"optrace samples/{sample.name} --out graph.svg" in docstring, sample
