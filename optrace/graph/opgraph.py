@@ -88,6 +88,10 @@ class Hole:
     def __repr__(self) -> str:
         return "%"
 
+    def __reduce__(self) -> str:
+        """Copies and pickles of a graph keep the one instance."""
+        return "HOLE"
+
 
 HOLE = Hole()
 
