@@ -14,6 +14,9 @@ strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU.
 | `backend` | the driver: a PrivateUse1 backend written in Python, registered once in a process |
 | `mode` | the memory: FakeTensorMode on that backend |
 | `functions` | device names in calls of the torch API |
+| `kernels` | the dispatcher's table: ops that CUDA handles in a way of its own |
+| `attention`, `normalization`, `recurrent` | the choice between cuDNN, flash and torch's own kernels |
+| `autocast` | CUDA's autocast lists |
 | `cuda_api` | the answers of `torch.cuda` |
 | `optimizers` | the types that optimizers take fast paths for |
 | `patches` | the one mechanism by which names of torch are replaced and restored |
@@ -28,28 +31,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from optrace.tracing.standin import backend, cuda_api, optimizers
-from optrace.tracing.standin.device import StandinDevice, to_user
+from optrace.tracing.standin import (
+    autocast,
+    backend,
+    backward,
+    cuda_api,
+    kernels,
+    optimizers,
+    streams,
+    tensors,
+)
+from optrace.tracing.standin.device import StandinDevice, activated, to_user
 from optrace.tracing.standin.functions import DeviceNames, look_through_patches
 from optrace.tracing.standin.mode import StandInMode
-from optrace.tracing.standin.mode import patches as mode_patches
 from optrace.tracing.standin.patches import Patch, applied
+from optrace.tracing.standin.unknown import Assume, Guess, UnknownValueError
 
-__all__ = ["Guess", "StandIn", "StandinDevice", "standin"]
-
-Assume = Literal["error", "zero", "worst"]
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A value that the program asked of a tensor whose contents are not known."""
-
-    op: str  # the overload that asked, e.g. "aten._local_scalar_dense.default"
-    value: object  # what it was told
+__all__ = ["Guess", "StandIn", "StandinDevice", "UnknownValueError", "standin"]
 
 
 @dataclass(slots=True)
@@ -67,6 +69,11 @@ class StandIn:
     def seen(self, value: Any) -> Any:
         """An argument of a recorded call as the user would see it: devices of the backend become `cuda`."""
         return to_user(value) if isinstance(value, torch.device) else value
+
+    @property
+    def stream(self) -> int:
+        """The CUDA stream that calls are issued on now; 0 is the default stream."""
+        return streams.current_stream().number
 
     def place(self, value: Any) -> Any:
         """`value` moved to the default device, as `.cuda()` would: a module (in place), a tensor, or tensors in
@@ -97,19 +104,30 @@ def standin(
     if _active is not None:
         raise RuntimeError("a stand-in for a GPU is already active")
     backend.register()
+    kernels.register()
     handle = StandIn(device, default_device)
+    mode = StandInMode(
+        assume, handle.guesses
+    )  # before the patches: torch imports modules here that look for a real driver
     rows: list[Patch] = [
-        *mode_patches(),
+        *tensors.patches(),
+        *backward.patches(mode),
         *look_through_patches(),
-        *cuda_api.patches(device),
+        *cuda_api.patches(),
+        *autocast.patches(),
         *optimizers.patches(),
     ]
     with ExitStack() as stack:
         _active = handle
         stack.callback(_deactivate)
+        stack.callback(autocast.forget_casts)
+        stack.enter_context(activated(device))
+        stack.enter_context(streams.fresh())
         stack.enter_context(applied(rows))
-        stack.enter_context(DeviceNames())
-        stack.enter_context(StandInMode())
+        # Backward in the caller's thread: torch loses exceptions that a mode raises in a device's own thread.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(DeviceNames(mode))
+        stack.enter_context(mode)
         yield handle
 
 

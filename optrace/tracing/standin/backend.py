@@ -8,6 +8,7 @@ computes shapes. Nothing here is undone when a trace ends: the backend only ever
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -40,6 +41,32 @@ class BackendModule:
         return [torch.float16, torch.bfloat16]
 
 
+class _Pending(Exception):
+    """Raised and caught to take the place of an exception that is passing."""
+
+
+def _device_type() -> Any:
+    """The type of the device, for torch's device guard.
+
+    Autograd asks this from a destructor while an exception raised in Python passes through it, and the process ends
+    if the answer fails. Python returns no result while an exception is pending; the one raised here takes its place
+    and is caught. `backward.patches` puts the original back.
+    """
+    try:
+        raise _Pending
+    except _Pending:
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+class DeviceGuard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined,misc]  # missing in the stubs
+    """A guard for the device and its only stream; torch implements all but the device's type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # On the instance: only there does the look-up succeed while an exception is pending.
+        self.type_ = _device_type
+
+
 @cache
 def register() -> None:
     """Make the backend exist in this process (idempotent).
@@ -51,4 +78,6 @@ def register() -> None:
         raise RuntimeError(
             f"cannot stand in for a GPU: the PrivateUse1 backend of this process already belongs to '{taken}'"
         )
-    backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=BackendModule())
+    backend_registration._setup_privateuseone_for_python_backend(
+        BACKEND, backend_module=BackendModule(), device_guard=DeviceGuard()
+    )

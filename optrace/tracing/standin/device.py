@@ -6,6 +6,8 @@ dispatch, differentiate and optimize without a driver. `to_backend` and `to_user
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -63,3 +65,21 @@ def names_gpu(device: Any) -> bool:
     """Whether `device` (a device, a string, an index) means the pretended GPU."""
     parsed = parse(device)
     return isinstance(parsed, torch.device) and parsed.type == BACKEND
+
+
+_active: list[StandinDevice] = []
+
+
+def active_device() -> StandinDevice:
+    """The GPU that is being pretended now; outside a stand-in, the default one."""
+    return _active[-1] if _active else StandinDevice()
+
+
+@contextmanager
+def activated(device: StandinDevice) -> Iterator[None]:
+    """Make `device` the one that kernels are chosen for."""
+    _active.append(device)
+    try:
+        yield
+    finally:
+        _active.pop()

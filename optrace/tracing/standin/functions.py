@@ -19,14 +19,19 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _device as default_device
 from torch.utils._device import DeviceContext, _device_constructors
 
-from optrace.tracing.standin.device import parse, to_backend
+from optrace.tracing.standin.device import BACKEND, names_gpu, parse, to_backend
+from optrace.tracing.standin.mode import StandInMode
 from optrace.tracing.standin.patches import Patch
 
-Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Call = Callable[[StandInMode, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class DeviceNames(TorchFunctionMode):
     """Translates `cuda` in calls of the torch API; everything else passes with two dictionary look-ups."""
+
+    def __init__(self, mode: StandInMode) -> None:
+        super().__init__()
+        self.mode = mode
 
     def __torch_function__(
         self,
@@ -37,7 +42,7 @@ class DeviceNames(TorchFunctionMode):
     ) -> Any:
         special = _SPECIAL.get(func)
         if special is not None:
-            return special(func, tuple(args), dict(kwargs or {}))
+            return special(self.mode, func, tuple(args), dict(kwargs or {}))
         if kwargs:
             device = kwargs.get("device")
             if device is not None:
@@ -46,7 +51,7 @@ class DeviceNames(TorchFunctionMode):
         return func(*args)
 
 
-def _factory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _factory(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that makes a tensor: its device is the one named, else torch's default device.
 
     torch keeps the default device's own mode at the bottom of the stack, below this one, so the default has to
@@ -60,7 +65,7 @@ def _factory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _to(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`Tensor.to(device, ...)`; a device may also be given by keyword, a dtype or a tensor in its place."""
     if len(args) > 1:
         args = (args[0], parse(args[1]), *args[2:])
@@ -69,7 +74,7 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _cuda(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`Tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
     tensor, *rest = args
     for name, value in zip(("device", "non_blocking"), rest, strict=False):
@@ -78,8 +83,48 @@ def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor.to(parse(torch.device("cuda", 0) if device is None else device), **kwargs)
 
 
+def _from_data(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor(data)`, `torch.as_tensor(data)`: numbers go to the GPU unseen, then one `lift_fresh` is seen.
+
+    On a GPU the copy from the host happens below the modes. torch's fake mode shows it, to keep the driver out.
+    """
+    data = args[0] if args else kwargs.get("data")
+    device = kwargs.get("device")
+    if device is None:
+        device = default_device.CURRENT_DEVICE
+    if device is None or not names_gpu(device) or _holds_tensor(data):
+        return _factory(mode, func, args, kwargs)
+    return _lifted(mode, data, kwargs)
+
+
+def _new_tensor(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.new_tensor(data)`: like `torch.tensor`, on the tensor's device and of its dtype unless named."""
+    like, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
+    device = kwargs.get("device", like.device)
+    if not names_gpu(device) or _holds_tensor(data):
+        return func(*args, **{**kwargs, "device": parse(device)})
+    return _lifted(mode, data, {"dtype": like.dtype, **kwargs})
+
+
+def _lifted(mode: StandInMode, data: Any, kwargs: dict[str, Any]) -> Any:
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        real = torch.tensor(data, dtype=kwargs.get("dtype"))
+        fake = mode.wrap_real(real, torch.device(BACKEND, 0))
+    out = torch.ops.aten.lift_fresh.default(fake)
+    return out.requires_grad_() if kwargs.get("requires_grad") else out
+
+
+def _holds_tensor(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_holds_tensor(d) for d in data)
+    return isinstance(data, torch.Tensor)
+
+
 _SPECIAL: dict[Any, Call] = {
     **dict.fromkeys(_device_constructors(), _factory),
+    torch.tensor: _from_data,
+    torch.as_tensor: _from_data,
+    torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
 }

@@ -1,42 +1,73 @@
 """The dispatch mode below everything: FakeTensorMode for tensors of the pretended GPU.
 
 It differs from torch's FakeTensorMode where a GPU that really is there would differ from a GPU that is being
-described: device names are translated at the last door before dispatch, and real tensors that wander in (loaded
-weights, constants) are accepted.
+described: device names are translated at the last door before dispatch, real tensors that wander in (loaded
+weights, constants) are accepted, values of small tensors are followed, and CUDA's own ops have their shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 
-from optrace.tracing.standin.device import BACKEND, META, parse, to_backend, to_user
-from optrace.tracing.standin.patches import Patch
+from optrace.tracing.standin.device import BACKEND, META, parse, to_backend
+from optrace.tracing.standin.kernels import instead
+from optrace.tracing.standin.layout import contiguous
+from optrace.tracing.standin.recurrent import flatten_weight
+from optrace.tracing.standin.shapes import SHAPES, Out
+from optrace.tracing.standin.unknown import DEPENDS_ON_VALUES, Answers, Assume, Guess, gpu_or_cpu
+from optrace.tracing.standin.values import MAX_ELEMENTS, Values
+
+aten = torch.ops.aten
 
 # Ops whose schema takes a device by position. Everywhere else in ATen a device is keyword-only.
 _POSITIONAL_DEVICE: Mapping[object, int] = {
-    torch.ops.aten.to.device: 1,
-    torch.ops.aten.to.prim_Device: 1,
-    torch.ops.aten._pin_memory.default: 1,
-    torch.ops.aten.pin_memory.default: 1,
-    torch.ops.aten.is_pinned.default: 1,
+    aten.to.device: 1,
+    aten.to.prim_Device: 1,
+    aten._pin_memory.default: 1,
+    aten.pin_memory.default: 1,
+    aten.is_pinned.default: 1,
     torch.ops.prims.device_put.default: 1,
 }
 
+_INDEXING = frozenset({aten.index.Tensor})
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
+_PIN = frozenset({aten._pin_memory.default, aten.pin_memory.default})
+# Views whose strides torch's Python shape functions get differently from C++ where a dimension has size 1.
+_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
+
 
 class _Converter(FakeTensorConverter):
-    """A converter that keeps no weak references to the tensors it makes.
+    """Makes fake tensors of real and of meta tensors.
 
-    torch remembers which fake tensor belongs to a meta tensor that an op has just made. Nothing asks again for a
-    fresh meta tensor, and the weak reference makes `swap_tensors`, hence `module.to()` and `.half()`, refuse.
+    torch keeps weak references to the fake tensors made of meta tensors. Nothing asks for a fresh meta tensor
+    again, and the reference makes `swap_tensors`, hence `module.to()` and `.half()`, refuse.
     """
 
-    def set_tensor_memo(self, t: torch.Tensor, v: FakeTensor) -> None:
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
+
+    def set_tensor_memo(self, t: Tensor, v: FakeTensor) -> None:
         """Remember nothing."""
+
+    def from_real_tensor(self, fake_mode: FakeTensorMode, t: Tensor, *args: Any, **kwargs: Any) -> FakeTensor:
+        """A fake tensor for one that has contents, which are kept if they are few."""
+        kwargs["make_constant"] = False
+        fake = super().from_real_tensor(fake_mode, t, **kwargs)
+        if t.device.type == "cpu" and t.layout == torch.strided and t.numel() <= MAX_ELEMENTS:
+            if fake.numel() * fake.element_size() == fake.untyped_storage().nbytes():
+                self.values.put(fake, t.detach())
+        return fake
 
 
 class StandInMode(FakeTensorMode):
@@ -46,10 +77,13 @@ class StandInMode(FakeTensorMode):
     device; everybody outside (the user's program, a recorder above) sees `cuda`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, assume: Assume, guesses: list[Guess]) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.fake_tensor_converter = _Converter()
+        self.values = Values()
+        self.answers = Answers(self.values, assume, guesses)
+        self.fake_tensor_converter = _Converter(self.values)
         self.depth = 0
+        self.failure: BaseException | None = None  # what a dispatch raised last: see `backward`
 
     # torch asks this to decide whether constants may be moved to a real device. Never: `torch.cuda` says that
     # a GPU is there, but it is ours.
@@ -74,57 +108,81 @@ class StandInMode(FakeTensorMode):
             args = (*args[:at], parse(args[at]), *args[at + 1 :])
         self.depth += 1
         try:
-            return self.dispatch(func, types, args, kwargs)
+            out = self._dispatch(func, types, args, kwargs)
+            if self.depth == 1 and out is not NotImplemented:
+                self.values.follow(func, args, kwargs, out)
+            return out
+        except BaseException as error:
+            self.failure = error
+            raise
         finally:
             self.depth -= 1
 
+    def _dispatch(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if (shape := SHAPES.get(func)) is not None and (on := _gpu_of(args)) is not None:
+            return self.make(shape(*args, **kwargs), on, {})
+        if func in _VIEWS:
+            return self._view(func, args[0], args[1])
+        if func in DEPENDS_ON_VALUES:
+            answer = self.answers.answer(func, args, kwargs)
+            if answer is not NotImplemented:
+                return self.wrap_real(answer, gpu_or_cpu(args))
+        elif func in _INDEXING and (plain := self.answers.index(func, args)) is not None:
+            with in_kernel_invocation_manager(self):
+                meta = func(*plain)
+            return FakeTensor(self, meta, args[0].fake_device)
+        elif func in _LIFTS and type(args[0]) is Tensor:
+            return self.fake_tensor_converter.from_real_tensor(self, args[0])
+        elif func in _PIN:
+            return args[0]
+        elif func is aten._cudnn_rnn_flatten_weight.default:
+            with in_kernel_invocation_manager(self):
+                buffer = flatten_weight(*args[:2])
+            return FakeTensor(self, buffer, args[0][0].fake_device)
+        elif (kernel := instead().get(func)) is not None and _gpu_of(args) is not None:
+            with self:
+                return kernel(*args, **kwargs)
+        return self.dispatch(func, types, args, kwargs)
 
-def seen_device(self: FakeTensor) -> torch.device:
-    """`FakeTensor.device` as the reader has to see it: the meta device in shape functions written in C++, the
-    backend's in those written in Python, `cuda` for everybody else."""
-    mode = self.fake_mode
-    if mode.in_kernel_invocation:
-        return META
-    device = self.fake_device
-    if device.type == BACKEND and not getattr(mode, "depth", 0):
-        return to_user(device)
-    return device
+    def _view(self, func: Any, t: FakeTensor, shape: Sequence[int]) -> FakeTensor:
+        if not isinstance(t, FakeTensor):
+            t = self.fake_tensor_converter.from_real_tensor(self, t)
+        with in_kernel_invocation_manager(self):
+            meta = func(t, shape)
+        return FakeTensor(self, meta, t.fake_device)
+
+    def wrap_real(self, value: Any, device: torch.device) -> Any:
+        """Fake tensors on `device` for real or meta ones; the values of real ones are kept."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(self.wrap_real(v, device) for v in value)
+        if not isinstance(value, Tensor):
+            return value
+        fake = FakeTensor(self, value.to(META), device)
+        if value.device.type == "cpu" and value.numel() <= MAX_ELEMENTS:
+            self.values.put(fake, value)
+        return fake
+
+    def make(self, described: Any, device: torch.device, buffers: dict[int, Tensor]) -> Any:
+        """The tensors that a shape function described."""
+        if isinstance(described, (tuple, list)):
+            return type(described)(self.make(d, device, buffers) for d in described)
+        if not isinstance(described, Out):
+            return described
+        stride = described.stride or contiguous(described.shape)
+        if described.within is None:
+            meta = torch.empty_strided(described.shape, stride, dtype=described.dtype, device=META)
+        else:
+            buffer = described.within.buffer
+            whole = buffers.setdefault(id(buffer), torch.empty(buffer.shape, dtype=buffer.dtype, device=META))
+            meta = whole.as_strided(described.shape, stride, described.within.offset)
+        return FakeTensor(self, meta, torch.device(described.device) if described.device else device)
 
 
-def seen_is_cuda(self: FakeTensor) -> bool:
-    """`FakeTensor.is_cuda` to match `seen_device`."""
-    return seen_device(self).type == "cuda"
-
-
-def address(self: FakeTensor) -> int:
-    """`FakeTensor.data_ptr()`: no memory, but equal for tensors that share it and distinct for others."""
-    return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
-
-
-def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
-    """`copy.deepcopy` of a leaf: a tensor of the same kind and layout, without copying storage bytes."""
-    if id(self) in memo:
-        copied: torch.Tensor = memo[id(self)]
-        return copied
-    if not self.is_leaf:
-        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support deepcopy")
-    with torch.no_grad():
-        copied = self.detach().clone(memory_format=torch.preserve_format)
-    if isinstance(self, torch.nn.Parameter):
-        copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
-    else:
-        copied.requires_grad_(self.requires_grad)
-    memo[id(self)] = copied
-    if self.grad is not None:
-        copied.grad = deepcopy(self.grad, memo)
-    return copied
-
-
-def patches() -> list[Patch]:
-    """The rows by which fake tensors look like tensors of the user's device."""
-    return [
-        Patch(FakeTensor, "data_ptr", address, "programs compare pointers to find shared memory"),
-        Patch(FakeTensor, "__deepcopy__", deep_copied, "torch copies storage bytes, of which there are none"),
-        Patch(FakeTensor, "device", property(seen_device), "the user has to see `cuda`"),
-        Patch(FakeTensor, "is_cuda", property(seen_is_cuda), "the user has to see `cuda`"),
-    ]
+def _gpu_of(args: Sequence[Any]) -> torch.device | None:
+    """The backend's device if one of the first arguments is on it."""
+    for value in args[:2]:
+        if isinstance(value, FakeTensor) and value.fake_device.type == BACKEND:
+            return value.fake_device
+    return None

@@ -1,0 +1,64 @@
+"""How fake tensors look to the user's program: the attributes and methods of `FakeTensor` that are replaced."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from optrace.tracing.standin.device import BACKEND, META, to_user
+from optrace.tracing.standin.patches import Patch
+
+
+def seen_device(self: FakeTensor) -> torch.device:
+    """`FakeTensor.device` as the reader has to see it: the meta device in shape functions written in C++, the
+    backend's in those written in Python, `cuda` for everybody else."""
+    mode = self.fake_mode
+    if mode.in_kernel_invocation:
+        return META
+    device = self.fake_device
+    if device.type == BACKEND and not getattr(mode, "depth", 0):
+        return to_user(device)
+    return device
+
+
+def seen_is_cuda(self: FakeTensor) -> bool:
+    """`FakeTensor.is_cuda` to match `seen_device`."""
+    return seen_device(self).type == "cuda"
+
+
+def address(self: FakeTensor) -> int:
+    """`FakeTensor.data_ptr()`: no memory, but equal for tensors that share it and distinct for others."""
+    return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
+
+
+def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
+    """`copy.deepcopy` of a leaf: a tensor of the same kind and layout, without copying storage bytes."""
+    if id(self) in memo:
+        copied: Tensor = memo[id(self)]
+        return copied
+    if not self.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support deepcopy")
+    with torch.no_grad():
+        copied = self.detach().clone(memory_format=torch.preserve_format)
+    if isinstance(self, torch.nn.Parameter):
+        copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+    else:
+        copied.requires_grad_(self.requires_grad)
+    memo[id(self)] = copied
+    if self.grad is not None:
+        copied.grad = deepcopy(self.grad, memo)
+    return copied
+
+
+def patches() -> list[Patch]:
+    """The rows by which fake tensors look like tensors of the user's device."""
+    return [
+        Patch(FakeTensor, "device", property(seen_device), "the user has to see `cuda`"),
+        Patch(FakeTensor, "is_cuda", property(seen_is_cuda), "the user has to see `cuda`"),
+        Patch(FakeTensor, "data_ptr", address, "programs compare pointers to find shared memory"),
+        Patch(FakeTensor, "__deepcopy__", deep_copied, "torch copies storage bytes, of which there are none"),
+    ]

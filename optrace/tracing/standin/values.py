@@ -1,0 +1,208 @@
+"""Values of small tensors that follow from constants.
+
+A fake tensor has no contents, but programs ask for some: a schedule made by `linspace`, lengths, a mask of ones, a
+step counter. Such tensors get a real CPU tensor beside them, and every op whose inputs are all known is also run
+on those. Values are kept by storage, so a view shares them and a write through one alias is seen through all; a
+write of something unknown forgets the whole storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+aten = torch.ops.aten
+
+# Tensors with more elements are not followed: values of large tensors are data, and computing them would cost time.
+MAX_ELEMENTS = 1 << 16
+
+# Ops that make tensors of known contents from plain arguments.
+_FACTORIES = frozenset(
+    {
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.eye.default,
+        aten.eye.m,
+        aten.full.default,
+        aten.linspace.default,
+        aten.logspace.default,
+        aten.ones.default,
+        aten.scalar_tensor.default,
+        aten.tril_indices.default,
+        aten.triu_indices.default,
+        aten.zeros.default,
+    }
+)
+# Ops that take only shape and dtype from their tensor, and the value they fill it with (None: an argument).
+_LIKE: Mapping[Any, float | None] = {
+    aten.zeros_like.default: 0,
+    aten.ones_like.default: 1,
+    aten.new_zeros.default: 0,
+    aten.new_ones.default: 1,
+    aten.full_like.default: None,
+    aten.new_full.default: None,
+}
+# Writes that need not know what was there before.
+_OVERWRITES = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.copy_.default})
+# Ops whose results are not a function of their inputs' values.
+_MEANINGLESS = ("empty", "new_empty", "resize", "_resize", "set_", "record_stream", "data_ptr", "bernoulli")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an op does to values: which arguments it writes, and whether its results follow from its inputs."""
+
+    written: tuple[int, ...]
+    written_by_name: tuple[str, ...]
+    follows: bool
+
+
+@cache
+def effect_of(func: Any) -> Effect:
+    """The effect of an op, from its schema."""
+    written, by_name = [], []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            if argument.kwarg_only:
+                by_name.append(argument.name)
+            else:
+                written.append(i)
+    name = func._schema.name.split("::")[-1]
+    follows = (
+        func.namespace in ("aten", "prims")
+        and torch.Tag.nondeterministic_seeded not in func.tags
+        and torch.Tag.inplace_view not in func.tags
+        and not name.startswith(_MEANINGLESS)
+    )
+    return Effect(tuple(written), tuple(by_name), follows)
+
+
+def tensors_in(values: Sequence[Any]) -> Iterator[FakeTensor]:
+    """The fake tensors among arguments, lists of tensors included."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (v for v in value if isinstance(v, FakeTensor))
+
+
+class Values:
+    """The values that are known, by storage of the fake tensor."""
+
+    def __init__(self) -> None:
+        # A weak reference keeps the address of a dead storage from being used again.
+        self._known: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
+        self._purge_at = 1024
+
+    def get(self, t: FakeTensor) -> Tensor | None:
+        """The value of `t`, sharing memory with the values of its aliases; None if it is not known."""
+        if not self._known or t.numel() > MAX_ELEMENTS:
+            return None
+        entry = self._known.get(t.untyped_storage()._cdata)
+        if entry is None or entry[0].expired():
+            return None
+        real = torch.empty(0, dtype=t.dtype)
+        return real.set_(entry[1], t.storage_offset(), t.shape, t.stride())
+
+    def put(self, t: FakeTensor, value: Tensor) -> None:
+        """Let `t`, which must fill its storage, have a copy of `value`."""
+        storage = t.untyped_storage()
+        real = torch.empty(storage.nbytes() // max(t.element_size(), 1), dtype=t.dtype)
+        real.as_strided(t.shape, t.stride(), t.storage_offset()).copy_(value)
+        self._known[storage._cdata] = (StorageWeakRef(storage), real.untyped_storage())
+        if len(self._known) > self._purge_at:
+            self._known = {at: entry for at, entry in self._known.items() if not entry[0].expired()}
+            self._purge_at = max(1024, 2 * len(self._known))
+
+    def forget(self, t: FakeTensor) -> None:
+        """The contents of the storage of `t` are no longer known."""
+        if self._known and t.numel():
+            self._known.pop(t.untyped_storage()._cdata, None)
+
+    def all_of(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]] | None:
+        """The arguments with values in place of fake tensors, on the CPU; None if one is not known."""
+        found = 0
+
+        def real(value: Any) -> Any:
+            nonlocal found
+            if isinstance(value, FakeTensor):
+                known = self.get(value)
+                if known is None:
+                    raise LookupError
+                found += 1
+                return known
+            if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+                return [real(v) for v in value]
+            return value
+
+        try:
+            real_args = [real(a) for a in args]
+            real_kwargs = {k: torch.device("cpu") if k == "device" else real(v) for k, v in kwargs.items()}
+        except LookupError:
+            return None
+        return (real_args, real_kwargs) if found else None
+
+    def follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        """Bring the values up to date after `func` has returned the fake tensors `out`."""
+        effect = effect_of(func)
+        if effect.written or effect.written_by_name:
+            self._written(func, effect, args, kwargs)
+        elif not effect.follows or not isinstance(out, (FakeTensor, tuple, list)):
+            return
+        elif func in _FACTORIES:
+            if out.numel() <= MAX_ELEMENTS:
+                self.put(out, func(*args, **{**kwargs, "device": torch.device("cpu"), "pin_memory": False}))
+        elif func in _LIKE:
+            if out.numel() <= MAX_ELEMENTS:
+                value = _LIKE[func]
+                self.put(out, torch.tensor(args[-1] if value is None else value, dtype=out.dtype))
+        elif self._known and (real := self._inputs(args, kwargs, out)) is not None:
+            self._outputs(out, func(*real[0], **real[1]))
+
+    def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
+        if any(t.numel() > MAX_ELEMENTS for t in tensors_in((out,))):
+            return None
+        first = next(tensors_in(args), None)
+        if first is None or self.get(first) is None:  # the common case, quickly
+            return None
+        return self.all_of(args, kwargs)
+
+    def _outputs(self, out: Any, real: Any) -> None:
+        if isinstance(out, FakeTensor):
+            if (
+                out.untyped_storage()._cdata not in self._known or self.get(out) is None
+            ):  # else a view of the known
+                self.put(out, real)
+        elif isinstance(out, (tuple, list)):
+            for fake, value in zip(out, real, strict=True):
+                self._outputs(fake, value)
+
+    def _written(self, func: Any, effect: Effect, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        targets = list(tensors_in([args[i] for i in effect.written if i < len(args)]))
+        targets += tensors_in([kwargs[name] for name in effect.written_by_name if name in kwargs])
+        if effect.follows and all(t.numel() <= MAX_ELEMENTS for t in targets):
+            if func in _OVERWRITES:
+                target = targets[0]
+                source = next(tensors_in(args[1:]), None)
+                whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
+                value = (
+                    self.get(source) if source is not None else torch.tensor(args[1] if len(args) > 1 else 0)
+                )
+                if value is not None and whole:
+                    self.put(target, value.to(target.dtype))
+                    return
+            if self._known and (real := self.all_of(args, kwargs)) is not None:
+                func(*real[0], **real[1])
+                return
+        for target in targets:
+            self.forget(target)
