@@ -4,9 +4,10 @@
 |---|---|
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
 | `trace`, `gpus` | one command each |
-| `options` | choices and option groups |
-| `console`, `summary` | where is printed, and what of a report |
-| `progress` | what is shown while a trace runs |
+| `options` | choices, and help by groups of options |
+| `recording` | a program run under the recorder |
+| `speaker` | what is said and what `--quiet` keeps back |
+| `console`, `summary`, `progress` | where is printed, what of a report, what while a trace runs |
 | `errors` | exit codes, one line for bad input, tracebacks without our frames |
 
 Results go to stdout, progress and warnings to stderr. torch is imported when a program is run, not before:
