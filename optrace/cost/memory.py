@@ -25,12 +25,15 @@ ROUND_LARGE = 2 << 20
 class MemoryUse:
     """Device memory over the run, in bytes.
 
-    ``addresses[storage]`` is where a storage was put, in a flat address space; ``base`` is live before the
+    ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
+    before the first call, ``created`` maps a call to those that it made. ``base`` is live before the
     first call (parameters, inputs, optimizer state), ``peak`` the most that was allocated, reached in call
     ``peak_call``; ``reserved`` the most that segments took; ``live_after[i]`` what is allocated after call i.
     """
 
     addresses: dict[int, int]
+    standing: tuple[int, ...]
+    created: dict[int, tuple[int, ...]]
     base: int
     peak: int
     peak_call: int
@@ -145,6 +148,7 @@ def memory_use(graph: OpGraph) -> MemoryUse:
     for storage in range(len(graph.storages)):
         if storage not in made:
             allocate(storage)
+    standing = tuple(addresses)
     base = peak = allocator.allocated
     peak_call = -1
     live_after: list[int] = []
@@ -157,7 +161,12 @@ def memory_use(graph: OpGraph) -> MemoryUse:
             if storage in blocks:
                 allocator.free(blocks.pop(storage))
         live_after.append(allocator.allocated)
-    return MemoryUse(addresses, base, peak, peak_call, allocator.reserved, live_after)
+    placed = {
+        call: here
+        for call, storages in created.items()
+        if (here := tuple(storage for storage in storages if storage in addresses))
+    }
+    return MemoryUse(addresses, standing, placed, base, peak, peak_call, allocator.reserved, live_after)
 
 
 def _created_by_call(graph: OpGraph) -> dict[int, list[int]]:

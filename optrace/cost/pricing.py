@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optrace.cost.device import DeviceTime, device_time
@@ -61,11 +62,10 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``. Calls of one signature are counted once."""
     target = pricing.target(graph.info.torch)
     memory = memory_use(graph)
-    cache = L2Cache(pricing.gpu.l2_bytes)
+    works = [work_of(node, target) for node in graph]
+    traffics = _warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     costs = []
-    for node in graph:
-        work = work_of(node, target)
-        traffic = cache.run(work, memory.addresses)
+    for node, work, traffic in zip(graph, works, traffics, strict=True):
         costs.append(
             OpCost(
                 work=work,
@@ -75,3 +75,18 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
             )
         )
     return PricedGraph(graph, pricing, tuple(costs), memory)
+
+
+def _warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
+    """HBM traffic of each call in a step that was preceded by its like: what the step before left in L2 is there."""
+    cache = L2Cache(l2_bytes)
+    for storage in memory.standing:
+        cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
+    traffics: list[Traffic] = []
+    for _ in ("cold", "warm"):
+        traffics.clear()
+        for call, work in enumerate(works):
+            for storage in memory.created.get(call, ()):
+                cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
+            traffics.append(cache.run(work))
+    return traffics
