@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from optrace.rendering.collapse import Picture, PictureNode
+from optrace.rendering.picture import Picture, PictureNode
+from optrace.rendering.sums import CostSum
 
 
 @dataclass(slots=True)
 class Box:
-    """A box: ``title`` (``blocks.0``), the module's class, its part of the wall clock, and what it holds.
+    """A box: ``title`` (``blocks.0``), the module's class, its cost, and what it holds.
 
     ``captions`` names nodes that were alone in a box of their own by that box's title.
     """
 
     title: str = ""
     cls: str = ""
-    wall_us: float = 0.0
+    cost: CostSum = field(default_factory=CostSum)
     is_phase: bool = False
     nodes: list[PictureNode] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
@@ -32,7 +33,7 @@ def nest(picture: Picture) -> Box:
         box = by_path.get(path)
         if box is None:
             group = picture.groups[path]
-            box = by_path[path] = Box(group.name, group.cls, group.wall_us, group.is_phase)
+            box = by_path[path] = Box(group.name, group.cls, group.cost, group.is_phase)
             box_at(path[:-1]).boxes.append(box)
         return box
 
@@ -50,15 +51,7 @@ def _tidy(box: Box) -> None:
         _tidy(inner)
         while not inner.nodes and len(inner.boxes) == 1 and not inner.is_phase:
             only = inner.boxes[0]
-            inner = Box(
-                f"{inner.title}.{only.title}",
-                only.cls,
-                only.wall_us,
-                False,
-                only.nodes,
-                only.boxes,
-                only.captions,
-            )
+            inner = replace(only, title=f"{inner.title}.{only.title}")
         if not inner.boxes and len(inner.nodes) == 1 and not inner.is_phase:
             node = inner.nodes[0]
             told = inner.captions.get(node.id)

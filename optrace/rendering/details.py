@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optrace.graph import OpNode, TensorMeta, Value
 from optrace.rendering import units
-from optrace.rendering.collapse import PictureNode
+from optrace.rendering.picture import PictureNode
 from optrace.rendering.sums import CostSum, cost_of
 from optrace.report import Report
 
@@ -34,11 +34,13 @@ def call_details(report: Report, call: int) -> list[str]:
 
 def node_details(report: Report, node: PictureNode) -> list[str]:
     """What a node of the picture stands for."""
-    if len(node.calls) == 1:
-        return call_details(report, node.call)
-    first, last = report.graph[node.calls[0]], node.calls[-1]
+    if node.is_single:
+        others = [call for call in node.calls if call != node.lead]
+        with_it = ", ".join(f"%{call} {report.graph[call].label}" for call in others)
+        return [*call_details(report, node.lead), *([f"drawn with it: {with_it}"] if with_it else [])]
+    first = report.graph[node.lead]
     title = f"{node.label} {node.cls}".rstrip()
-    lines = [f"{title}: {len(node.calls):,} calls, %{first.id} to %{last}"]
+    lines = [f"{title}: {units.counted(len(node.calls), 'call')}, %{node.calls[0]} to %{node.calls[-1]}"]
     if node.kind == "op":
         lines += ["the first of them:", *(f"  {line}" for line in _tensor_lines(report, first))]
     if node.inside:

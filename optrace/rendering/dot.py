@@ -6,18 +6,20 @@ that it takes no part in the layout.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 
 import graphviz
 
 from optrace.rendering import units
 from optrace.rendering.boxes import Box, nest
-from optrace.rendering.collapse import Folder, Level, Picture, PictureEdge, PictureNode
-from optrace.rendering.details import node_details, tensor_text
+from optrace.rendering.collapse import Folder
+from optrace.rendering.columns import columns
 from optrace.rendering.legend import legend
-from optrace.rendering.markup import font, plain
+from optrace.rendering.looks import box_look, edge_look, head_look, node_look, passing_look
 from optrace.rendering.options import DrawOptions, Rendered
-from optrace.rendering.palette import BOX_BORDER, BOX_FILLS, EDGE, INK, ORDER_EDGE, PAINT, QUIET
+from optrace.rendering.palette import EDGE
+from optrace.rendering.phases import Passing, head_ids, passing, starts
+from optrace.rendering.picture import Level, Picture
 from optrace.report import Report
 
 #: Measured alike by layout programs (as Arial or its twins Arimo and Liberation Sans), known to browsers.
@@ -66,8 +68,8 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
             "labelloc": "t",
             "labeljust": "l",
             "fontname": FONT,
-            "ranksep": "0.28",
-            "nodesep": "0.22",
+            "ranksep": "0.2",
+            "nodesep": "0.2",
             "pad": "0.3",
             "bgcolor": "white",
             "tooltip": " ",
@@ -75,140 +77,40 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
         node_attr={"fontname": FONT, "fontsize": "10", "shape": "box", "style": "rounded,filled"},
         edge_attr={"fontname": FONT, "color": EDGE, "arrowsize": "0.55"},
     )
-    _add_box(dot, report, nest(picture), depth=0)
-    order = {name: place for place, name in enumerate(picture.graph)}
-    for src, dst, data in picture.graph.edges(data=True):
-        dot.edge(src, dst, **_edge_look(report, data["edge"], forward=order[src] < order[dst]))
+    heads = head_ids(picture)
+    passed = passing(report, picture)
+    _add_box(dot, report, nest(picture), heads, passed)
+    layout = columns(picture)
+    for src, dst, edge in picture.edges:
+        if picture.phase_of(src) == picture.phase_of(dst):
+            look = edge_look(report, src, dst, edge)
+            if layout.column[src.id] != layout.column[dst.id]:
+                look["constraint"] = "false"
+            dot.edge(src.id, dst.id, **look)
+    for left, right in layout.beside:
+        dot.edge(left, right, style="invis", constraint="false")
+    if heads:
+        for node in starts(picture, layout):
+            dot.edge(heads[picture.phase_of(node)], node.id, style="invis")
+        for item in passed:
+            dot.edge(heads[item.src], heads[item.dst], **passing_look(item))
     return str(dot.source)
 
 
-def _add_box(dot: graphviz.Digraph, report: Report, box: Box, depth: int) -> None:
+def _add_box(
+    dot: graphviz.Digraph,
+    report: Report,
+    box: Box,
+    heads: Mapping[str, str],
+    passed: Sequence[Passing],
+    name: str = "cluster",
+) -> None:
     for node in box.nodes:
-        dot.node(node.id, **_node_look(report, node, box.captions.get(node.id, "")))
+        dot.node(node.id, **node_look(report, node, box.captions.get(node.id, "")))
     for number, inner in enumerate(box.boxes):
-        with dot.subgraph(name=f"{dot.name if depth else 'cluster'}_{number}") as cluster:
-            cluster.attr(**_box_look(report, inner, depth))
-            _add_box(cluster, report, inner, depth + 1)
-
-
-def _box_look(report: Report, box: Box, depth: int) -> dict[str, str]:
-    wall = report.timeline.wall_us
-    time = f"  {units.predicted_us(box.wall_us)}" if box.wall_us else ""
-    part = f", {units.share(box.wall_us / wall)}" if box.wall_us and wall else ""
-    title = font(box.title, size=13 if box.is_phase else 11, bold=True, color=INK)
-    rest = font(f"{f' {box.cls}' if box.cls else ''}{time}{part}", size=10, color=QUIET)
-    return {
-        "label": f"<{title}{rest}>",
-        "labeljust": "l",
-        "labelloc": "t",
-        "style": "rounded,filled",
-        "fillcolor": BOX_FILLS[depth % len(BOX_FILLS)],
-        "color": BOX_BORDER,
-        "penwidth": "1.6" if box.is_phase else "0.8",
-        "margin": "10",
-        "tooltip": plain(f"{box.title} {box.cls}".rstrip()),
-    }
-
-
-def _node_look(report: Report, node: PictureNode, caption: str) -> dict[str, str]:
-    tooltip = plain("\n".join(node_details(report, node)))
-    if node.kind == "op" and node.bound == "host":
-        times = f" x{node.repeats:,}" if node.repeats > 1 else ""
-        label = font(f"{node.label}{times}{_output_text(report, node)}", size=8, color=QUIET)
-        return {
-            "label": f"<{label}>",
-            "tooltip": tooltip,
-            "shape": "plaintext",
-            "style": "",
-            "margin": "0.03,0.01",
-            "width": "0",
-            "height": "0",
-        }
-    paint = PAINT[node.bound]
-    wall = report.timeline.wall_us
-    share = node.cost.wall_us / wall if wall else 0.0
-    size = math.sqrt(min(1.0, share))
-    look = {
-        "label": f"<{_label(report, node, share, caption)}>",
-        "tooltip": tooltip,
-        "fillcolor": paint.fill,
-        "fontcolor": paint.text,
-        "color": paint.border,
-        "penwidth": f"{0.8 + 3.2 * size:.2f}",
-        "width": f"{0.7 + 2.0 * size:.2f}",
-        "height": f"{0.3 + 1.3 * size:.2f}",
-        "margin": f"{0.1 + 0.06 * size:.3f},{0.045 + 0.06 * size:.3f}",
-    }
-    if len(node.calls) > 1:
-        look["peripheries"] = "2"
-    if node.cost.guesses or node.cost.unpriced:
-        look["style"] = "rounded,filled,dashed"
-    return look
-
-
-def _label(report: Report, node: PictureNode, share: float, caption: str) -> str:
-    """Name, output, time and part of the wall clock, what bounds it and its intensity."""
-    size = 10 + 9 * math.sqrt(min(1.0, share))
-    small = max(8.0, 0.66 * size)
-    name = f"{node.label} x{node.repeats:,}" if node.repeats > 1 else node.label
-    if node.cls:
-        name = f"{node.cls} {name}"
-    cost = node.cost
-    time = units.predicted_us(cost.wall_us) if cost.unpriced < cost.calls else units.UNKNOWN
-    unsure = f" {units.UNKNOWN}" if cost.guesses and time != units.UNKNOWN else ""
-    intensity = (
-        "" if cost.intensity is None and not cost.uncounted_flops else f", {units.intensity(cost.intensity)}"
-    )
-    lines = [
-        font(caption, size=small, color=PAINT[node.bound].text) if caption else "",
-        font(name, size=size, bold=True),
-        font(_contents_text(report, node), size=small),
-        font(f"{time}{unsure}  {units.share(share)}", size=small),
-        font(f"{node.bound}{intensity}", size=small),
-    ]
-    return "<BR/>".join(line for line in lines if line)
-
-
-def _contents_text(report: Report, node: PictureNode) -> str:
-    """The output of an op; what a folded node holds."""
-    if node.kind == "op":
-        return _output_text(report, node).strip()
-    counts = (
-        f"{units.counted(node.cost.calls, 'call')}, {units.counted(node.cost.launches, 'launch', 'launches')}"
-    )
-    return f"{', '.join(node.inside[:2])}\n{counts}" if node.inside else counts
-
-
-def _output_text(report: Report, node: PictureNode) -> str:
-    """Dtype and shape of what the first call gives, and how many more tensors there are."""
-    outputs = report.graph.outputs(node.call) or report.graph.operands(node.call)
-    if not outputs:
-        return ""
-    more = f" +{len(outputs) - 1}" if len(outputs) > 1 else ""
-    return f" {units.tensor(report.graph.tensor(outputs[0]))}{more}"
-
-
-def _edge_look(report: Report, edge: PictureEdge, *, forward: bool) -> dict[str, str]:
-    shown = [tensor_text(report, report.graph.tensor(tensor)) for tensor in edge.tensors[:8]]
-    if len(edge.tensors) > len(shown):
-        shown.append(f"... {units.counted(len(edge.tensors), 'tensor')}, {units.moved(edge.nbytes)}")
-    look = {"tooltip": plain("\n".join([*(["order only:"] if edge.kind == "order" else []), *shown]))}
-    if edge.kind == "order":
-        look |= {
-            "style": "dashed",
-            "color": ORDER_EDGE,
-            "penwidth": "0.7",
-            "arrowhead": "open",
-            "constraint": "false",
-        }
-    else:
-        look["penwidth"] = f"{edge_width(edge.nbytes):.2f}"
-    if not forward:
-        # A loop folded into one node: its way back must not turn the ranks around.
-        look["constraint"] = "false"
-    return look
-
-
-def edge_width(nbytes: int) -> float:
-    """Points: 0.6 up to a kilobyte, then 0.55 more for each factor of ten (1 MB: 2.3, 1 GB: 3.9)."""
-    return 0.6 + 0.55 * max(0.0, math.log10(max(1, nbytes) / 1e3))
+        with dot.subgraph(name=f"{name}_{number}") as cluster:
+            cluster.attr(**box_look(report, inner, depth=name.count("_")))
+            if inner.is_phase:
+                handed = [item for item in passed if item.src == inner.title]
+                cluster.node(heads[inner.title], **head_look(inner, handed))
+            _add_box(cluster, report, inner, heads, passed, f"{name}_{number}")

@@ -78,7 +78,7 @@ def lay_out(source: str, format: str, timeout_s: float, program: Path | None = N
         raise RenderError(f"cannot run the layout program {program}: {error.strerror or error}") from None
     if done.returncode or not done.stdout:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else f"exit status {done.returncode} and no output"
+        reason = " ".join(said[:4]) if said else f"exit status {done.returncode} and no output"
         raise RenderError(f"the layout program {program} failed: {reason}; .dot, .json and .txt need none")
     return done.stdout
 

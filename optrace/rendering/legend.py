@@ -11,8 +11,12 @@ from optrace.rendering.palette import INK, PAINT, QUIET
 from optrace.rendering.scoreboard import missing_figures, provenance, scoreboard_rows, verdict_line
 from optrace.report import Report
 
-_WIDTH = 560
-_COLUMNS = 100
+#: Points, of the bar and of the three columns of figures under it.
+_WIDTH = 600
+_COLUMN_WIDTHS = (100, 76, 424)
+
+#: Letters a line of a paragraph, by point size: an average Helvetica letter is half as wide as high.
+_LETTERS = {12: 98, 10: 118, 9: 130}
 
 #: Causes in the order of the bar, as the verdict names their microseconds.
 _BAR: tuple[tuple[Bound, str], ...] = (
@@ -27,20 +31,21 @@ _BAR: tuple[tuple[Bound, str], ...] = (
 def legend(report: Report, notes: tuple[str, ...]) -> str:
     """An HTML-like label."""
     info = report.graph.info
-    program = info.program or "program"
     traced = f"{info.mode} trace, torch {info.torch}" if info.torch else f"{info.mode} trace"
     blocks = [
-        font(program, size=18, bold=True) + font(f"   {traced}", size=10, color=QUIET),
-        font(paragraph(verdict_line(report), 84), size=12, color=INK),
+        font(info.program or "program", size=18, bold=True) + font(f"   {traced}", size=10, color=QUIET),
+        _text(verdict_line(report), 12, INK),
         _bar(report),
-        _keys(report),
-        _scoreboard(report),
-        *(font(paragraph(note, _COLUMNS), size=10, color=INK) for note in notes),
-        *(font(paragraph(f"? {line}", _COLUMNS), size=10, color=INK) for line in missing_figures(report)),
-        font("".join(paragraph(line, _COLUMNS) for line in provenance(report)), size=9, color=QUIET),
+        table([*_keys(report), cell("", HEIGHT="6"), *_scoreboard(report)], CELLPADDING="1"),
+        *(_text(note, 10, INK) for note in notes),
+        *(_text(f"{units.UNKNOWN} {line}", 10, INK) for line in missing_figures(report)),
+        _text("\n".join(provenance(report)), 9, QUIET),
     ]
-    rows = (cell(block) for block in blocks if block)
-    return f"<{table(rows, CELLPADDING='4')}>"
+    return f"<{table((cell(block) for block in blocks if block), CELLPADDING='4')}>"
+
+
+def _text(text: str, size: int, color: str) -> str:
+    return font("".join(paragraph(line, _LETTERS[size]) for line in text.split("\n")), size=size, color=color)
 
 
 def _bar(report: Report) -> str:
@@ -54,53 +59,42 @@ def _bar(report: Report) -> str:
         width = round(part * _WIDTH)
         if width >= 2:
             label = font(units.share(part), size=9, color=PAINT[bound].text) if width >= 34 else ""
-            cells.append(
-                cell(
-                    label,
-                    ALIGN="CENTER",
-                    BGCOLOR=PAINT[bound].fill,
-                    WIDTH=str(width),
-                    HEIGHT="16",
-                    FIXEDSIZE="TRUE",
-                )
-            )
-    return table(["".join(cells)]) if cells else ""
+            look = {"ALIGN": "CENTER", "WIDTH": str(width), "HEIGHT": "16", "FIXEDSIZE": "TRUE"}
+            cells.append(cell(label, BGCOLOR=PAINT[bound].fill, **look))
+    return table(["".join(cells)])
 
 
-def _keys(report: Report) -> str:
-    """A swatch a bound that the run has, with what it means and its part of the wall clock."""
-    present = set(report.bounds)
+def _keys(report: Report) -> Iterator[str]:
+    """A swatch for each bound that the run has, its part of the wall clock, and what it means."""
     wall = report.timeline.wall_us
     shares = {bound: getattr(report.verdict, figure) / wall if wall else 0.0 for bound, figure in _BAR}
-    rows = []
+    present = set(report.bounds)
     for bound, paint in PAINT.items():
-        if bound in present or shares.get(bound, 0.0) > 0:
-            part = f"{units.share(shares[bound])} of the wall clock" if shares.get(bound) else ""
-            rows.append(
-                cell(
-                    "",
-                    BGCOLOR=paint.fill,
-                    BORDER="1",
-                    COLOR=paint.border,
-                    WIDTH="14",
-                    HEIGHT="10",
-                    FIXEDSIZE="TRUE",
-                )
-                + cell(font(f"  {bound}", size=10, bold=True))
-                + cell(font(f"  {paint.meaning}", size=10, color=QUIET))
-                + cell(font(f"  {part}", size=10, color=QUIET))
+        if bound in present or shares.get(bound):
+            swatch = cell(
+                "",
+                BGCOLOR=paint.fill,
+                BORDER="1",
+                COLOR=paint.border,
+                WIDTH="22",
+                HEIGHT="10",
+                FIXEDSIZE="TRUE",
             )
-    return table(rows, CELLPADDING="1") if rows else ""
+            name = table([swatch + cell(font(f" {bound}", size=10, color=INK), WIDTH="74")])
+            part = units.share(shares[bound]) if shares.get(bound) else ""
+            yield _row(name, part, f"{'of the wall clock: ' if part else ''}{paint.meaning}")
 
 
-def _scoreboard(report: Report) -> str:
-    return table(list(_scoreboard_rows(report)), CELLPADDING="1")
-
-
-def _scoreboard_rows(report: Report) -> Iterator[str]:
+def _scoreboard(report: Report) -> Iterator[str]:
     for row in scoreboard_rows(report):
-        yield (
-            cell(font(row.label, size=10, color=QUIET))
-            + cell(font(f"  {row.value}", size=10, bold=True), ALIGN="RIGHT")
-            + cell(font(f"  {row.detail}", size=10, color=QUIET))
-        )
+        yield _row(font(row.label, size=10, color=QUIET), row.value, row.detail)
+
+
+def _row(label: str, value: str, detail: str) -> str:
+    """A label (markup), and a value and a detail (text)."""
+    widths = [str(width) for width in _COLUMN_WIDTHS]
+    return (
+        cell(label, WIDTH=widths[0])
+        + cell(font(value, size=10, color=INK) if value else "", WIDTH=widths[1], ALIGN="RIGHT")
+        + cell(font(f"   {detail}", size=10, color=QUIET) if detail else "", WIDTH=widths[2])
+    )

@@ -31,7 +31,9 @@ def markup(text: str) -> str:
 
 
 def font(text: str, *, size: float | None = None, color: str = "", bold: bool = False) -> str:
-    """Text in an HTML-like label with a look of its own."""
+    """Text in an HTML-like label with a look of its own; empty for no text (DOT has no empty fonts)."""
+    if not text:
+        return ""
     inner = f"<B>{markup(text)}</B>" if bold else markup(text)
     attributes = [f'POINT-SIZE="{size:g}"' if size else "", f'COLOR="{color}"' if color else ""]
     chosen = " ".join(attribute for attribute in attributes if attribute)
