@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 DONE = 0
 PROGRAM_RAISED = 1
@@ -26,7 +26,7 @@ class BadInput(Exception):
     """What was asked for cannot be done. The message is one line: what failed, the value, the way out."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def bad_input(*errors: type[Exception]) -> Iterator[None]:
     """Exceptions of ours that mean bad input, as ``BadInput``."""
     try:
@@ -41,12 +41,12 @@ def tell(message: str) -> None:
 
 
 def tell_raised(error: BaseException) -> None:
-    """The traceback of the user's program on stderr, with our frames and the import machinery's removed."""
+    """The traceback of the user's program on stderr: where his own code stood, and nothing of ours."""
     summary = traceback.TracebackException.from_exception(error)
     if _is_our_fault(error, summary.stack):
         tell("this is a fault of optrace, not of the program; the whole traceback:")
     else:
-        _strip(summary, set())
+        _strip(summary, error)
     print("".join(summary.format()), end="", file=sys.stderr)
 
 
@@ -55,15 +55,31 @@ def _is_our_fault(error: BaseException, stack: traceback.StackSummary) -> bool:
     return bool(stack) and _is_ours(stack[-1].filename) and not isinstance(error, RuntimeError | SyntaxError)
 
 
-def _strip(summary: traceback.TracebackException | None, seen: set[int]) -> None:
-    if summary is None or id(summary) in seen:
-        return
-    seen.add(id(summary))
-    summary.stack = traceback.StackSummary.from_list(
-        [frame for frame in summary.stack if not _is_ours(frame.filename)]
-    )
-    _strip(summary.__cause__, seen)
-    _strip(summary.__context__, seen)
+def _strip(summary: traceback.TracebackException, error: BaseException) -> None:
+    """Remove our frames, and those of libraries that we called: an eager run would have had neither."""
+    summary.stack = traceback.StackSummary.from_list(_of_the_program(summary.stack, error))
+    for chained, its_error in (
+        (summary.__cause__, error.__cause__),
+        (summary.__context__, error.__context__),
+    ):
+        if chained is not None and its_error is not None:
+            _strip(chained, its_error)
+
+
+def _of_the_program(stack: traceback.StackSummary, error: BaseException) -> list[traceback.FrameSummary]:
+    from optrace.tracing.sources import is_user_code
+
+    kept, below_ours = [], True
+    for frame in stack:
+        if _is_ours(frame.filename):
+            below_ours = True
+        elif not below_ours or is_user_code(frame.filename):
+            below_ours = False
+            kept.append(frame)
+    if kept or isinstance(error, SyntaxError):
+        return kept
+    # A program that is part of an installed package has no frame that counts as the user's.
+    return [frame for frame in stack if not _is_ours(frame.filename)]
 
 
 _OURS = tuple(
@@ -73,7 +89,4 @@ _OURS = tuple(
 
 
 def _is_ours(file: str) -> bool:
-    """A frame of optrace, of Python's import system, or of the context managers between them."""
-    if file.startswith("<frozen "):
-        return True
-    return os.path.abspath(file).startswith(_OURS) or file == contextlib.__file__
+    return os.path.abspath(file).startswith(_OURS)

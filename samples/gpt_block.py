@@ -4,10 +4,10 @@
     optrace samples/gpt_block.py --out graph.svg --dtype bf16 --train --batch 2
 
 **What the picture shows.** Two clusters, ``attn`` and ``mlp``; the residual edge runs past the second (the first
-residual is the input, which no op made). The four matmuls and the attention kernel are bound by math; the layer norms, the gelu and the residual adds between
-them by memory (only the first op of all waits for the host: the queue starts empty). Splitting and merging
-heads costs nothing: views, thin and quiet. Without ``--dtype bf16`` the matmuls run in fp32 on the plain units
-and take nearly the whole clock.
+residual is the input, which no op made). The four matmuls and the attention kernel are bound by math; the
+layer norms, the gelu and the residual adds between them by memory (only the first op of all waits for the host:
+the queue starts empty). Splitting and merging heads costs nothing: views, thin and quiet. Without
+``--dtype bf16`` the matmuls run in fp32 on the plain units and take nearly the whole clock.
 """
 
 import torch

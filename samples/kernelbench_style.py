@@ -3,9 +3,9 @@
     optrace samples/kernelbench_style.py --out graph.svg --no-grad
 
 **What the picture shows.** A hand-written Mish, ``x * tanh(log(1 + exp(x)))``, scaled by the norm of its rows:
-six kernels in a row, each of which reads a 256 MiB tensor from HBM, and five of which write one. Every box is
-memory-bound and no cache helps, since a tensor is four times the L2. Fused, the same rows would be read once and
-written once; a CUDA graph would save next to nothing.
+six kernels in a row that each read a 256 MiB tensor, five of which write one too (and a seventh, tiny, that keeps
+the norm from being zero). The six are memory-bound, and the L2 hardly helps, since a tensor is four times its
+size. Fused, the rows would be read once and written once; a CUDA graph would save next to nothing.
 """
 
 import torch

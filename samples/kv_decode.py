@@ -6,10 +6,10 @@
 A decoder of 8 layers, batch 1, 512 tokens in the cache. One ``optrace.step`` is one token.
 
 **What the picture shows.** The same cluster eight times. Every matmul multiplies one row: its time is that of
-reading the weights, and reading them takes less time than launching the kernel. So the step is launch-bound, and
-the report's launches and tax are launches and tax **a token**: with 8 layers about 250 launches, each
-paid again for the next token. Writing the new key and value into the cache is an in-place copy of one row:
-the attention after it depends on that copy, and not on the copies of other layers.
+reading the weights, and that is shorter than launching the kernel. So the step is launch-bound, and its launches
+and tax are launches and tax **a token**, each paid again for the next one: ``--steps 4`` prints them as "a step".
+Writing the new key and value into the cache is an in-place copy of one row; the attention after it depends
+on that copy, and not on those of other layers.
 """
 
 import torch

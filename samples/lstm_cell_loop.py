@@ -9,13 +9,15 @@ the ``sync`` ones; the idle time that they cause is charged to them. Keep the lo
 after the loop (``-- --no-item``) and the syncs are gone; the launches stay.
 
 Without a GPU nothing is computed, so ``.item()`` has no value to return: ``--assume zero`` says what to
-pretend, ``--mode cpu`` computes it.
+pretend (and the report says that it was pretended), ``--mode cpu`` computes it.
 """
 
 import argparse
 
 import torch
 from torch import nn
+
+import optrace
 
 WIDTH, BATCH, STEPS = 256, 32, 12
 
@@ -29,7 +31,7 @@ def main() -> float:
     xs = torch.randn(STEPS, BATCH, WIDTH, device="cuda")
     h = c = torch.zeros(BATCH, WIDTH, device="cuda")
     total = torch.zeros((), device="cuda")
-    with torch.no_grad():
+    with optrace.step(), torch.no_grad():
         for x in xs:
             h, c = cell(x, (h, c))
             total += h.square().mean()

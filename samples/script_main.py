@@ -2,12 +2,13 @@
 own, and two lines for optrace.
 
     python samples/script_main.py --width 256
-    optrace samples/script_main.py --out graph.svg -- --width 256
+    optrace samples/script_main.py --out graph.svg --warmup 1 -- --width 256
     optrace samples/script_main.py --out graph.svg --warmup 1 --steps 2 -- --width 256
 
-**What the picture shows.** One training step of a small autoencoder. ``optrace.step()`` says what a step is:
-building the model and the steps before ``--warmup`` are not in the picture. Without the mark the whole run would be
-one trace, with its set-up. Under plain ``python`` the mark does nothing.
+**What the picture shows.** One training step of a small autoencoder. ``optrace.step()`` says what a step is: the
+building of the model is not in the picture, nor is the first step, in which SGD makes its momentum buffers
+(``--warmup 1``). Without the mark the whole run would be one trace, set-up included. Under plain ``python`` the
+mark does nothing.
 """
 
 import argparse

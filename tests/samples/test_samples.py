@@ -21,11 +21,10 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
     def graph(sample: str, *words: str) -> Any:
-        own = words.index("--") if "--" in words else len(words)
-        line = [str(SAMPLES / sample), "--mode", "fake", "-q", "-o", "g.json", *words[:own], *words[own:]]
-        assert main(line) == 0
-        record = json.loads(Path("g.json").read_text())
-        assert record["complete"], record["totals"]["partial"]
+        assert main([str(SAMPLES / sample), "--mode", "fake", "-q", "-o", "graph.json", *words]) == 0
+        record = json.loads(Path("graph.json").read_text())
+        assert record["totals"]["partial"] == {}
+        assert [reason for reason in record["incomplete"] if not reason.startswith("guess: ")] == []
         return record
 
     return graph
@@ -152,17 +151,17 @@ def test_resnet_block(graph: Any) -> None:
 
 def test_lstm_cell_loop(graph: Any) -> None:
     record = graph("lstm_cell_loop.py", "--assume", "zero")
-    assert bounds(record)["sync"] >= 12
+    assert bounds(record)["sync"] == 12
     assert bounds(record)["launch"] > bounds(record)["memory"] + bounds(record)["compute"]
     without = graph("lstm_cell_loop.py", "--assume", "zero", "--", "--no-item")
-    assert bounds(without)["sync"] < 4
+    assert bounds(without)["sync"] == 0
     assert without["totals"]["wall_us"] < record["totals"]["wall_us"]
 
 
 def test_kv_decode(graph: Any) -> None:
     record = graph("kv_decode.py")
     assert record["totals"]["bottleneck"] == "launch"
-    assert 100 < record["totals"]["launches"] < 300
+    assert 100 < record["totals"]["launches"] < 200
     assert all(node["bound"] != "compute" for node in record["nodes"])
     four = graph("kv_decode.py", "--steps", "4")
     assert four["steps"] == 4
@@ -199,22 +198,24 @@ def test_transformers_config_says_what_it_lacks(capsys: pytest.CaptureFixture[st
 
 
 def test_script_main(graph: Any) -> None:
-    record = graph("script_main.py", "--", "--width", "256")
-    assert record["nodes"][0]["phase"] == "forward"
+    record = graph("script_main.py", "--warmup", "1", "--", "--width", "256")
+    assert {node["phase"] for node in launching(record)} >= {"forward", "backward", "optimizer"}
+    assert not by_op(record, "clone")
     assert {256, 64} <= {
         size for node in record["nodes"] for tensor in node["outputs"] for size in tensor["shape"]
     }
     two = graph("script_main.py", "--warmup", "1", "--steps", "2", "--", "--width", "256")
     assert two["steps"] == 2
-    assert len(two["nodes"]) > 1.5 * len(record["nodes"])
+    assert len(two["nodes"]) == 2 * len(record["nodes"])
 
 
 def test_kernelbench_style(graph: Any) -> None:
     record = graph("kernelbench_style.py", "--no-grad")
-    large = [node for node in launching(record) if node["hbm_read"] >= 256 << 20]
-    assert len(large) == 6
+    large = [node for node in record["nodes"] if [4096, 16384] in [t["shape"] for t in node["inputs"]]]
     assert {node["bound"] for node in large} == {"memory"}
+    assert len(large) == 6
     assert sum(node["outputs"][0]["shape"] == [4096, 16384] for node in large) == 5
+    assert record["totals"]["launches"] == 7
     assert record["totals"]["bottleneck"] == "memory"
 
 

@@ -1,0 +1,195 @@
+"""``optrace accuracy``: predicted against measured, over a record of programs that ran on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from .console import console, show
+from .errors import bad_input
+
+if TYPE_CHECKING:
+    from optrace.measuring.accuracy import Accuracy, Distribution, Pair
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+#: Figure: what it says, and the unit it is printed in.
+FIGURES = {
+    "launches": ("launches", 1),
+    "flops": ("matmul FLOPs, against torch's counter", 1e9),
+    "hbm_bytes": ("HBM bytes of kernels (MB)", 1e6),
+    "hbm_read": ("of these read (MB)", 1e6),
+    "hbm_written": ("of these written (MB)", 1e6),
+    "tensor_bytes": ("for comparison: tensor bytes as HBM bytes (MB)", 1e6),
+    "peak_bytes": ("memory the step adds (MB)", 1e6),
+    "device_us": ("device time (us)", 1),
+    "wall_us": ("wall clock (us)", 1),
+    "issue_us": ("host time (us)", 1),
+}
+
+#: What stands in the table of programs.
+_COLUMNS = ("launches", "hbm_bytes", "peak_bytes", "device_us", "wall_us")
+
+
+@app.command()
+def accuracy(
+    record: Annotated[
+        Path, typer.Argument(metavar="RECORD", help="a record of measured programs (.jsonl, .jsonl.gz)")
+    ],
+    dram: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="HBM bytes a kernel, by hardware counters")
+    ] = None,
+    op: Annotated[str | None, typer.Option(metavar="OP", help="launches of one op only, as aten.sum")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="programs whose name has TEXT in it")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="GPU profile  [default: the record's GPU]")
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="NAME", help="host profile")] = "default",
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Price the calls of recorded programs, without looking at what they launched, and compare.
+
+    Errors are relative, per program; bias is the median of the signed ones.
+    """
+    from optrace.cost.profiles import pricing
+    from optrace.measuring.accuracy import compare
+    from optrace.measuring.record import RecordError, read_dram, read_machine, read_runs
+
+    with bad_input(RecordError, ValueError):
+        chosen = pricing(gpu or read_machine(record).device, host)
+        counters = read_dram(dram) if dram is not None else None
+        runs = (run for run in read_runs(record) if only is None or only in run.name)
+        result = compare(runs, chosen, dram=counters, op=op)
+        if not any(result.figures.values()):
+            raise ValueError(f"{record}: no program{f' with {only!r} in its name' if only else ''}")
+    if json:
+        _print_json(result)
+    else:
+        _print(result)
+
+
+def _print(result: Accuracy) -> None:
+    out = console()
+    if "launches" in result.figures:
+        show(out, _programs(result))
+        show(out, "")
+    show(out, _distributions(result))
+    show(out, "")
+    show(
+        out,
+        f"op calls with the exact number of launches: {result.op_calls_exact:.2%}; "
+        f"programs within 1 % of their launches: {result.programs_within_1pct:.1%}",
+    )
+    for name, why in result.not_comparable.items():
+        show(out, f"not compared by counters: {name}: {why}")
+    show(out, "")
+    show(out, _worst(result))
+    show(out, "")
+    show(out, _classes(result))
+
+
+def _table(*columns: str) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for number, _ in enumerate(columns):
+        table.add_column(no_wrap=True, justify="right" if number else "left")
+    table.add_row(*columns, style="bright_black")
+    return table
+
+
+def _programs(result: Accuracy) -> Table:
+    """Predicted, measured and error of each program."""
+    figures = [name for name in _COLUMNS if name in result.figures]
+    table = _table("program", *(FIGURES[name][0] for name in figures))
+    by_program: dict[str, dict[str, Pair]] = {}
+    for name in figures:
+        for pair in result.figures[name]:
+            by_program.setdefault(pair.program, {})[name] = pair
+    for program, pairs in by_program.items():
+        table.add_row(program, *(_cell(pairs.get(name), FIGURES[name][1]) for name in figures))
+    return table
+
+
+def _cell(pair: Pair | None, unit: float) -> str:
+    if pair is None:
+        return "-"
+    return f"~{pair.predicted / unit:,.0f} / {pair.measured / unit:,.0f}  {pair.error:+.0%}"
+
+
+def _distributions(result: Accuracy) -> Table:
+    from optrace.measuring.accuracy import Distribution
+
+    table = _table("figure (predicted ~ / measured)", "programs", "median", "mean", "p90", "max", "bias")
+    for name, (title, _) in FIGURES.items():
+        spread = Distribution.of(result.figures.get(name, ()))
+        if spread is not None:
+            shares = (spread.median, spread.mean, spread.p90, spread.max)
+            table.add_row(
+                title, str(spread.count), *(f"{share:.1%}" for share in shares), f"{spread.bias:+.1%}"
+            )
+    return table
+
+
+def _worst(result: Accuracy) -> Table:
+    """The ten largest errors of each figure, by name."""
+    table = _table("worst ten", "", "", "")
+    for name, pairs in result.figures.items():
+        title, unit = FIGURES[name]
+        for pair in sorted(pairs, key=lambda pair: -abs(pair.error))[:10]:
+            if pair.error:
+                table.add_row(
+                    title,
+                    pair.program,
+                    f"~{pair.predicted / unit:,.1f} / {pair.measured / unit:,.1f}",
+                    f"{pair.error:+.1%}",
+                )
+    return table
+
+
+def _classes(result: Accuracy) -> Table:
+    table = _table("launches by op", "calls", "exact", "predicted", "measured")
+    for row in result.op_classes:
+        if row.exact < row.calls:
+            table.add_row(row.op, str(row.calls), str(row.exact), f"~{row.predicted}", str(row.measured))
+    return table
+
+
+def _print_json(result: Accuracy) -> None:
+    import msgspec
+
+    from optrace.measuring.accuracy import Distribution
+
+    programs: dict[str, dict[str, Any]] = {}
+    for name, pairs in result.figures.items():
+        for pair in pairs:
+            row = programs.setdefault(pair.program, {"name": pair.program})
+            row[name] = {"predicted": pair.predicted, "measured": pair.measured, "error": pair.error}
+    found: dict[str, Any] = {
+        name: _spread(Distribution.of(pairs)) for name, pairs in result.figures.items() if pairs
+    }
+    if "launches" in found:
+        found["launches"]["op_calls_exact"] = result.op_calls_exact
+        found["launches"]["programs_within_1pct"] = result.programs_within_1pct
+    found["programs"] = list(programs.values())
+    found["op_classes"] = [
+        {"op": r.op, "calls": r.calls, "exact": r.exact, "predicted": r.predicted, "measured": r.measured}
+        for r in result.op_classes
+    ]
+    found["not_comparable"] = dict(result.not_comparable)
+    print(msgspec.json.format(msgspec.json.encode(found)).decode())
+
+
+def _spread(spread: Distribution | None) -> dict[str, float]:
+    assert spread is not None
+    return {
+        "count": spread.count,
+        "median": spread.median,
+        "mean": spread.mean,
+        "p90": spread.p90,
+        "max": spread.max,
+        "bias": spread.bias,
+    }
