@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -76,13 +76,22 @@ def _cuts(nodes: Sequence[PictureNode], users: Mapping[str, list[str]]) -> list[
     def badness(at: int, ideal: float) -> tuple[int, float]:
         return passing[at] + len(_common(nodes[at - 1].group, nodes[at].group)), abs(at - ideal)
 
+    boxed = {node.group[:depth] for node in nodes for depth in range(len(node.group))}
     length = len(nodes) / max(1, wanted)
-    cuts = []
+    cuts = set()
     for number in range(1, wanted):
         ideal = number * length
         window = range(max(1, math.ceil(ideal - length / 3)), min(len(nodes), int(ideal + length / 3) + 1))
-        cuts += [min(window, key=lambda at: badness(at, ideal))] if window else []
-    return sorted(set(cuts))
+        fitting = [(badness(at, ideal), at) for at in window if _may_cut(nodes[at - 1], nodes[at], boxed)]
+        cuts.update([min(fitting)[1]] if fitting else [])
+    return sorted(cuts)
+
+
+def _may_cut(before: PictureNode, after: PictureNode, boxed: Set[tuple[str, ...]]) -> bool:
+    """From one box to the next, or within a plain list of nodes: layout programs do not keep columns apart
+    that mix nodes with boxes."""
+    common = _common(before.group, after.group)
+    return (before.group != common and after.group != common) or common not in boxed
 
 
 def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ that it takes no part in the layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import graphviz
 
 from optrace.rendering import units
 from optrace.rendering.boxes import Box, nest
 from optrace.rendering.collapse import Folder
-from optrace.rendering.columns import columns
+from optrace.rendering.columns import Columns, columns
 from optrace.rendering.legend import legend
 from optrace.rendering.looks import box_look, edge_look, head_look, node_look, passing_look
 from optrace.rendering.options import DrawOptions, Rendered
@@ -59,6 +60,16 @@ def fold_note(picture: Picture, deepest: int, levels: list[tuple[Level, int]]) -
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What the boxes of one picture are drawn from."""
+
+    report: Report
+    heads: Mapping[str, str]
+    passed: Sequence[Passing]
+    columns: Columns
+
+
 def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
     """The picture with its legend."""
     dot = graphviz.Digraph(
@@ -77,40 +88,40 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
         node_attr={"fontname": FONT, "fontsize": "10", "shape": "box", "style": "rounded,filled"},
         edge_attr={"fontname": FONT, "color": EDGE, "arrowsize": "0.55"},
     )
-    heads = head_ids(picture)
-    passed = passing(report, picture)
-    _add_box(dot, report, nest(picture), heads, passed)
-    layout = columns(picture)
+    scene = _Scene(report, head_ids(picture), passing(report, picture), columns(picture))
+    column = scene.columns.column
+    if scene.columns.beside:
+        # A second pass over all boxes at once would forget which column comes first.
+        dot.attr(remincross="false")
+    _add_box(dot, scene, nest(picture))
     for src, dst, edge in picture.edges:
         if picture.phase_of(src) == picture.phase_of(dst):
             look = edge_look(report, src, dst, edge)
-            if layout.column[src.id] != layout.column[dst.id]:
+            if column[src.id] != column[dst.id]:
                 look["constraint"] = "false"
             dot.edge(src.id, dst.id, **look)
-    for left, right in layout.beside:
+    for left, right in scene.columns.beside:
         dot.edge(left, right, style="invis", constraint="false")
-    if heads:
-        for node in starts(picture, layout):
-            dot.edge(heads[picture.phase_of(node)], node.id, style="invis")
-        for item in passed:
-            dot.edge(heads[item.src], heads[item.dst], **passing_look(item))
+    if scene.heads:
+        for node in starts(picture, scene.columns):
+            dot.edge(scene.heads[picture.phase_of(node)], node.id, style="invis")
+        for item in scene.passed:
+            dot.edge(scene.heads[item.src], scene.heads[item.dst], **passing_look(item))
     return str(dot.source)
 
 
-def _add_box(
-    dot: graphviz.Digraph,
-    report: Report,
-    box: Box,
-    heads: Mapping[str, str],
-    passed: Sequence[Passing],
-    name: str = "cluster",
-) -> None:
+def _add_box(dot: graphviz.Digraph, scene: _Scene, box: Box, name: str = "cluster") -> None:
     for node in box.nodes:
-        dot.node(node.id, **node_look(report, node, box.captions.get(node.id, "")))
+        dot.node(node.id, **node_look(scene.report, node, box.captions.get(node.id, "")))
+    own = {node.id for node in box.nodes}
+    for left, right in scene.columns.beside:
+        if left in own and right in own:
+            with dot.subgraph(graph_attr={"rank": "same"}) as row:
+                row.edge(left, right, style="invis")
     for number, inner in enumerate(box.boxes):
         with dot.subgraph(name=f"{name}_{number}") as cluster:
-            cluster.attr(**box_look(report, inner, depth=name.count("_")))
+            cluster.attr(**box_look(scene.report, inner, depth=name.count("_")))
             if inner.is_phase:
-                handed = [item for item in passed if item.src == inner.title]
-                cluster.node(heads[inner.title], **head_look(inner, handed))
-            _add_box(cluster, report, inner, heads, passed, f"{name}_{number}")
+                handed = [item for item in scene.passed if item.src == inner.title]
+                cluster.node(scene.heads[inner.title], **head_look(inner, handed))
+            _add_box(cluster, scene, inner, f"{name}_{number}")

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from optrace.rendering import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details, tensor_text
-from optrace.rendering.markup import cell, font, plain, table
+from optrace.rendering.markup import cell, font, plain, shortened, table
 from optrace.rendering.palette import BOX_BORDER, BOX_FILLS, INK, ORDER_EDGE, PAINT, QUIET
 from optrace.rendering.phases import Passing
 from optrace.rendering.picture import PictureEdge, PictureNode
+from optrace.rendering.sums import CostSum
 from optrace.report import Report
 
 
@@ -39,8 +40,8 @@ def box_look(report: Report, box: Box, *, depth: int) -> dict[str, str]:
     wall = report.timeline.wall_us
     time = f"  {units.predicted_us(box.cost.wall_us)}" if box.cost.wall_us else ""
     part = f", {units.share(box.cost.wall_us / wall)}" if box.cost.wall_us and wall else ""
-    title = font(box.title, size=13 if box.is_phase else 11, bold=True, color=INK)
-    rest = font(f"{f' {box.cls}' if box.cls else ''}{time}{part}", size=10, color=QUIET)
+    title = font(shortened(box.title), size=13 if box.is_phase else 11, bold=True, color=INK)
+    rest = font(f"{f' {shortened(box.cls)}' if box.cls else ''}{time}{part}", size=10, color=QUIET)
     return {
         "label": f"<{title}{rest}>",
         "labeljust": "l",
@@ -101,15 +102,20 @@ def _label(report: Report, node: PictureNode, share: float, caption: str) -> str
     cost = node.cost
     time = units.predicted_us(cost.wall_us) if cost.unpriced < cost.calls else units.UNKNOWN
     unsure = f" {units.UNKNOWN}" if cost.guesses and time != units.UNKNOWN else ""
-    known = cost.intensity is not None or cost.uncounted_flops
     lines = [
-        font(caption, size=small) if caption else "",
-        font(name, size=size, bold=True),
-        *(font(line, size=small) for line in _contents_lines(report, node)),
+        font(shortened(caption), size=small),
+        font(shortened(name), size=size, bold=True),
+        *(font(shortened(line), size=small) for line in _contents_lines(report, node)),
         font(f"{time}{unsure}  {units.share(share)}", size=small),
-        font(f"{node.bound}{f', {units.intensity(cost.intensity)}' if known else ''}", size=small),
+        font(f"{node.bound}, {_intensity_text(cost)}", size=small),
     ]
     return table(cell(line, ALIGN="CENTER") for line in lines if line)
+
+
+def _intensity_text(cost: CostSum) -> str:
+    if not cost.hbm_bytes and not cost.unpriced:
+        return "no HBM traffic"
+    return units.intensity(cost.intensity)
 
 
 def _contents_lines(report: Report, node: PictureNode) -> Iterator[str]:

@@ -19,6 +19,11 @@ def visible(text: str) -> str:
     )
 
 
+def shortened(text: str, letters: int = 60) -> str:
+    """A long name for a label, its end kept; tooltips show it whole."""
+    return text if len(text) <= letters else f"...{text[3 - letters :]}"
+
+
 def plain(text: str) -> str:
     """A plain DOT string, for tooltips: no escape sequences, no entities, no HTML label."""
     quoted: str = graphviz.escape(visible(text).replace("&", "&amp;"))

@@ -42,9 +42,11 @@ _DTYPE = {
 def number(value: float) -> str:
     """Three significant digits, no exponent where a figure of a program can be expected.
 
-    >>> number(0.08347), number(83.47), number(5.0), number(2674.1)
-    ('0.0835', '83.5', '5', '2,670')
+    >>> number(0.08347), number(83.47), number(5.0), number(2674.1), number(0.00002)
+    ('0.0835', '83.5', '5', '2,670', '<0.001')
     """
+    if 0 < abs(value) < 0.0009995:
+        return "<0.001"
     if abs(value) < 99.95:
         return f"{value:.3g}"
     digits = len(f"{abs(value):.0f}")
@@ -88,6 +90,8 @@ def predicted_us(us: float | None) -> str:
     """
     if us is None:
         return UNKNOWN
+    if 0 < us < 0.0009995:
+        return "~0 us"
     return f"~{_scaled(us, _TIME)}" if us else "0 us"
 
 
