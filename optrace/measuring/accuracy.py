@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optrace.cost.profiles import Pricing
+from optrace.measuring.flops import torch_flops
 from optrace.measuring.record import DramKernel, MeasuredRun
 from optrace.report import Report, report
 
@@ -187,9 +188,21 @@ def _issue(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
     return None if run.issue_us is None else (priced.timeline.issue_us, run.issue_us)
 
 
+def _matmul_flops(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    """Over the calls that torch's flop counter counts, and counts right."""
+    predicted = measured = 0
+    for node, cost in zip(run.graph, priced.costs, strict=True):
+        theirs = torch_flops(node)
+        if theirs:
+            measured += theirs
+            predicted += cost.work.matmul_flops or 0
+    return (predicted, measured) if measured else None
+
+
 #: Figures of a whole program: predicted and measured, or None where the record has none.
 _FIGURES: dict[str, Callable[[MeasuredRun, Report], tuple[float, float] | None]] = {
     "launches": _launches,
+    "flops": _matmul_flops,
     "peak_bytes": _added_memory,
     "device_us": _device,
     "wall_us": _wall,
