@@ -71,7 +71,7 @@ class Decoder(nn.Module):
         return self.head(self.norm(x)).argmax(-1)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def main() -> None:
     model = Decoder().to("cuda", torch.bfloat16).eval()
     token = torch.zeros(1, 1, dtype=torch.long, device="cuda")

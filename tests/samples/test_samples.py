@@ -161,7 +161,7 @@ def test_lstm_cell_loop(graph: Any) -> None:
 def test_kv_decode(graph: Any) -> None:
     record = graph("kv_decode.py")
     assert record["totals"]["bottleneck"] == "launch"
-    assert 100 < record["totals"]["launches"] < 200
+    assert 50 < record["totals"]["launches"] < 250
     assert all(node["bound"] != "compute" for node in record["nodes"])
     four = graph("kv_decode.py", "--steps", "4")
     assert four["steps"] == 4
