@@ -12,7 +12,7 @@ Modes: ``fake`` (no memory, no GPU), ``cpu`` (real values on the CPU, recorded a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ContextDecorator, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
@@ -21,7 +21,7 @@ import torch
 
 from optrace.graph import OpGraph, TraceInfo
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
-from optrace.tracing.tracer import OpTracer
+from optrace.tracing.tracer import CallCounter, OpTracer
 
 Mode = Literal["auto", "fake", "cpu", "cuda"]
 MODES: tuple[Mode, ...] = ("auto", "fake", "cpu", "cuda")
@@ -103,6 +103,12 @@ class Session:
             self._tracer.enabled = True
             if self._stand_in is not None:
                 self._note_guesses(self._stand_in)
+
+    @contextmanager
+    def counting(self, around: Callable[[int], AbstractContextManager[object]]) -> Iterator[None]:
+        """Record nothing; run each call, numbered from 0 as a recording would, inside ``around(number)``."""
+        with CallCounter(around):
+            yield
 
     def describe(self, program: str, steps: int = 1) -> None:
         """Say in the graph what was run."""

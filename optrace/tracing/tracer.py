@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cache
 from threading import get_ident
 from typing import Any
 
@@ -45,7 +46,6 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._modules = ModuleTracker()
         self._phases = PhaseTracker()
         self._sources = SourceFinder()
-        self._left_out: dict[Any, bool] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -94,7 +94,7 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.enabled or self._leave_out(func):
+        if not self.enabled or _is_left_out(func):
             return func(*args, **kwargs)
         if is_composite(func) and torch.is_inference_mode_enabled():
             with self:
@@ -140,14 +140,6 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return known[0]
 
     # -- encoding ----------------------------------------------------------------------------------
-
-    def _leave_out(self, func: Any) -> bool:
-        known = self._left_out.get(func)
-        if known is None:
-            known = self._left_out[func] = (
-                not isinstance(func, torch._ops.OpOverload) or func.namespace in _NAMESPACES_LEFT_OUT
-            )
-        return known
 
     def _encode_inputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -223,6 +215,35 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 for key, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, torch.Tensor):
                         label(value, "optimizer state", f"{names.get(id(parameter), 'parameter')}.{key}")
+
+
+class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
+    """Runs each call that a tracer would record inside a context of its own, and records nothing."""
+
+    def __init__(self, around: Callable[[int], AbstractContextManager[object]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._around = around
+        self._next = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _is_left_out(func):
+            return func(*args, **kwargs)
+        if is_composite(func) and torch.is_inference_mode_enabled():
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        number, self._next = self._next, self._next + 1
+        with self._around(number):
+            return func(*args, **kwargs)
+
+
+@cache
+def _is_left_out(func: Any) -> bool:
+    return not isinstance(func, torch._ops.OpOverload) or func.namespace in _NAMESPACES_LEFT_OUT
 
 
 _PLAIN = frozenset({int, float, bool, complex, str, type(None)})

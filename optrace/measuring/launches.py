@@ -1,0 +1,86 @@
+"""Which launches belong to which call: a profiler run in which each call stands in an annotation of its own.
+
+The profiler gives each kernel, copy and memset the correlation number of the runtime call that launched it;
+that call's time and thread lie inside the annotation of one dispatched call.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optrace.measuring.record import Launch
+from optrace.tracing import Session
+
+_MARK = "optrace call "
+
+#: Categories of the profiler's trace: what they are in a record.
+_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+
+
+def profile_launches(
+    session: Session, step: Callable[[], object], calls: int
+) -> tuple[list[list[Launch]], list[Launch]]:
+    """Run one step under the profiler: the launches of each of its ``calls`` calls, and those of none.
+
+    The recording of ``session`` must be of the same step; this run is not recorded.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        with session.counting(lambda number: torch.profiler.record_function(f"{_MARK}{number}")):
+            step()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    return _by_call(events, calls)
+
+
+def _by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch]], list[Launch]]:
+    marks: dict[Any, list[tuple[float, float, int]]] = {}
+    launched_at: dict[int, tuple[float, Any]] = {}
+    device: list[dict[str, Any]] = []
+    for event in events:
+        category = event.get("cat")
+        if category in ("cuda_runtime", "cuda_driver"):
+            correlation = event["args"].get("correlation")
+            if correlation is not None:
+                launched_at.setdefault(correlation, (event["ts"], event["tid"]))
+        elif category in _KINDS:
+            device.append(event)
+        elif category == "user_annotation" and str(event.get("name", "")).startswith(_MARK):
+            number = int(event["name"][len(_MARK) :])
+            marks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], number))
+    for rows in marks.values():
+        rows.sort()
+    starts = {thread: [row[0] for row in rows] for thread, rows in marks.items()}
+    found: list[list[Launch]] = [[] for _ in range(calls)]
+    stray = []
+    for event in sorted(device, key=lambda event: event["ts"]):
+        launch = _launch(event)
+        when, thread = launched_at.get(event["args"].get("correlation", -1), (-1.0, None))
+        place = bisect_right(starts.get(thread, []), when) - 1
+        row = marks[thread][place] if place >= 0 else None
+        if row is not None and when <= row[1] and row[2] < calls:
+            found[row[2]].append(launch)
+        else:
+            stray.append(launch)
+    return found, stray
+
+
+def _launch(event: dict[str, Any]) -> Launch:
+    arguments = event["args"]
+    return Launch(
+        kind=_KINDS[event["cat"]],
+        name=event["name"],
+        us=event["dur"],
+        bytes=arguments.get("bytes"),
+        grid=tuple(arguments["grid"]) if "grid" in arguments else None,
+    )
