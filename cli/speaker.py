@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from .console import console
@@ -15,14 +16,18 @@ if TYPE_CHECKING:
 
 
 class Speaker:
-    """Says everything, or with ``quiet`` nothing. Errors do not pass through here: they are always told."""
+    """Says everything, or with ``quiet`` nothing. Errors do not pass through here: they are always told.
+
+    A reader of stdout who has gone (``| head``) does not stop the work: there may be files to write.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
     def line(self, text: str) -> None:
         if not self._quiet:
-            print(text, flush=True)
+            with self._while_somebody_reads():
+                print(text, flush=True)
 
     def warning(self, text: str) -> None:
         if not self._quiet:
@@ -34,9 +39,11 @@ class Speaker:
             return
         from .summary import show_report, warnings
 
-        show_report(console(), report, top=top)
+        with self._while_somebody_reads():
+            show_report(console(), report, top=top)
+            sys.stdout.flush()
         for text in warnings(report):
-            tell(text)
+            self.warning(text)
 
     def progress(self, count: Callable[[], int]) -> AbstractContextManager[None]:
         """Show a growing count while the context is active."""
@@ -45,3 +52,12 @@ class Speaker:
         from .progress import progress
 
         return progress(count, console(sys.stderr))
+
+    @contextmanager
+    def _while_somebody_reads(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self._quiet = True
+            # What is still buffered has to go somewhere when Python closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,7 @@ level, also inside ``if`` and ``try``, but not under ``if __name__ == "__main__"
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,7 +182,9 @@ def _split(target: str) -> tuple[Path | str, str]:
         return place, name
     if path.is_dir():
         raise ProgramError(f"{place} is a folder: name the file to trace, {path / 'model.py'} say")
-    hint = f" (for a module of a package say what to run: {place}:main)" if dotted else ""
+    package = place.partition(".")[0]
+    importable = dotted and (Path(package).is_dir() or importlib.util.find_spec(package))
+    hint = f" (for a module of a package say what to run: {place}:main)" if importable else ""
     raise ProgramError(f"no such file: {place}{hint}")
 
 

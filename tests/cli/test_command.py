@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from optrace.cli import dispatch, options
@@ -33,6 +35,18 @@ def test_the_command_exits_with_its_code(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command, "--depth", "x", "m.py"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("optrace: Invalid value for '--depth'")
+
+
+def test_a_reader_who_leaves_does_not_stop_the_work(tmp_path: Path) -> None:
+    """``optrace model.py -o graph.json | true``"""
+    (tmp_path / "model.py").write_text("import torch\ndef main(): torch.ones(2) + 1")
+    command = [sys.executable, "-m", "optrace.cli", "model.py", "--mode", "cpu", "-o", "graph.json"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(command, cwd=tmp_path, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "graph.json").exists()
 
 
 def test_help_groups_the_options_and_names_the_other_commands(optrace) -> None:
