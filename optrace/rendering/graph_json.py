@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from optrace.cost.profiles import Pricing, UnknownProfileError, find_gpu, find_host, pricing
+from optrace.cost.profiles import Pricing, pricing
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
 from optrace.rendering.options import DrawOptions, Rendered
-from optrace.rendering.scoreboard import main_math_dtype, tax_layers
+from optrace.rendering.scoreboard import main_math_dtype, takes_device_time, tax_layers
 from optrace.report import Report
 from optrace.report import report as make_report
 
@@ -125,7 +125,7 @@ def _totals(report: Report) -> dict[str, Any]:
         "flops_only_us": report.flops_only_us,
         "mfu": report.mfu,
         "ridge_point": report.pricing.gpu.ridge_point(main_math_dtype(report)),
-        "bottleneck": verdict.bottleneck if timeline.wall_us else None,
+        "bottleneck": verdict.bottleneck if takes_device_time(report) else None,
         "cuda_graph_us": verdict.graph_us,
         "lesson": {
             "kernels": plain.kernels,
@@ -191,9 +191,7 @@ def read_report(
         kept = _stored_arguments(stored, new_gpu=gpu is not None, new_host=host is not None)
     except OSError as error:
         raise GraphFormatError(f"cannot read {name}: {error.strerror or error}") from None
-    except (GraphFormatError, UnknownProfileError) as error:
-        raise GraphFormatError(f"cannot read {name}: {error}") from None
-    except (RecursionError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise GraphFormatError(f"cannot read {name}: {error}") from None
     given = {
         "gpu": gpu,
@@ -208,20 +206,23 @@ def read_report(
 
 
 def _stored_arguments(stored: Mapping[str, Any], *, new_gpu: bool, new_host: bool) -> dict[str, Any]:
-    """The arguments of ``pricing`` that a file's ``pricing`` stands for, less those of replaced profiles."""
+    """The arguments of ``pricing`` that a file's ``pricing`` stands for, less those of replaced profiles.
+
+    Raises ``GraphFormatError``, or ``ValueError`` as ``pricing`` does, where it stands for none.
+    """
     overrides = stored.get("overrides", {})
     if not isinstance(overrides, dict):
         raise GraphFormatError('its "pricing.overrides" is no object')
     arguments: dict[str, Any] = {}
-    for profile, replaced, find in (("gpu", new_gpu, find_gpu), ("host", new_host, find_host)):
+    for profile, replaced in (("gpu", new_gpu), ("host", new_host)):
         if replaced:
             continue
         if profile in stored:
             if not isinstance(stored[profile], str):
                 raise GraphFormatError(f'its "pricing.{profile}" is no name')
-            find(stored[profile])
             arguments[profile] = stored[profile]
         arguments.update(_numbers(overrides, profile))
+    pricing(**arguments)
     return arguments
 
 
@@ -229,6 +230,6 @@ def _numbers(overrides: Mapping[str, Any], profile: str) -> Iterator[tuple[str, 
     for _, argument, lives_in in _OVERRIDES:
         if lives_in == profile and argument in overrides:
             value = overrides[argument]
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise GraphFormatError(f'its "pricing.overrides.{argument}" is {value!r}')
             yield argument, value

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optrace.cost.profiles import UnknownProfileError, pricing
+from optrace.graph import GraphFormatError, graph_to_record
+from optrace.rendering import read_report, render, render_bytes
+from optrace.report import report
+from tests.rendering.by_hand import HandGraph
+
+FIELDS = {
+    "version", "format", "program", "gpu", "mode", "torch", "steps", "complete", "notes", "incomplete",
+    "pricing", "totals", "nodes", "edges", "storages", "operators", "frames",
+}  # fmt: skip
+NODE_FIELDS = {
+    "id", "op", "module", "source", "phase", "stream", "inputs", "outputs", "launches", "kernels", "memcpys",
+    "memsets", "tensor_bytes", "hbm_read", "hbm_written", "flops", "matmul_flops", "intensity", "host_us",
+    "device_us", "gap_us", "bound", "cost_source",
+}  # fmt: skip
+TOTALS = {
+    "launches", "kernels", "memcpys", "memsets", "tensor_bytes", "hbm_bytes", "hbm_read", "hbm_written", "flops",
+    "matmul_flops", "peak_bytes", "host_us", "device_us", "wall_us", "b2b_us", "gpu_busy_share", "mfu",
+    "bottleneck", "lesson", "partial",
+}  # fmt: skip
+
+
+def load(data: bytes) -> dict[str, Any]:
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is no JSON")
+
+    document: dict[str, Any] = json.loads(data, parse_constant=refuse)
+    return document
+
+
+def small() -> HandGraph:
+    """Priced by rules, so that reading prices it to the same figures."""
+    hand = HandGraph(notes=("a note",))
+    x, y = hand.tensor((512, 512), name="x"), hand.tensor((512, 512))
+    hand.call("aten.relu.default", [x], [y], module="M", cls="M")
+    hand.call("aten.add_.Tensor", [y, x], [], writes=[y], alpha=float("inf"), line=2)
+    hand.graph.add_free(hand.graph.tensor_storage(y), 1)
+    return hand
+
+
+def test_the_toy_block(toy: HandGraph, golden: Callable[[str, str], None]) -> None:
+    golden("toy.json", render_bytes(toy.report(), "json").decode())
+
+
+def test_every_promised_field_is_there(toy: HandGraph) -> None:
+    document = load(render_bytes(toy.report(), "json"))
+    assert document.keys() >= FIELDS
+    assert document["totals"].keys() >= TOTALS
+    assert document["totals"]["lesson"].keys() == {"kernels", "bytes", "traffic_us", "tax_us"}
+    for node in document["nodes"]:
+        assert node.keys() >= NODE_FIELDS
+
+
+def test_partial_totals_name_what_they_leave_out(toy: HandGraph) -> None:
+    document = load(render_bytes(toy.report(), "json"))
+    assert document["complete"] is False
+    missing = {"vendor.norm.default": 1}
+    assert document["totals"]["partial"] == dict.fromkeys(
+        ("launches", "kernels", "flops", "device_us"), missing
+    )
+
+
+def test_not_known_is_null_and_free_is_zero(toy: HandGraph) -> None:
+    nodes = load(render_bytes(toy.report(), "json"))["nodes"]
+    assert (nodes[0]["launches"], nodes[0]["device_us"]) == (0, 0.0)
+    assert (nodes[4]["launches"], nodes[4]["device_us"], nodes[4]["bound"]) == (None, None, "unknown")
+
+
+def test_counts_are_whole_numbers(toy: HandGraph) -> None:
+    totals = load(render_bytes(toy.report(), "json"))["totals"]
+    assert isinstance(totals["launches"], int)
+    assert isinstance(totals["flops"], int)
+
+
+def test_a_line_a_node_and_a_line_an_edge(toy: HandGraph) -> None:
+    lines = render_bytes(toy.report(), "json").decode().splitlines()
+    assert sum(line.startswith('  {"id":') for line in lines) == 8
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"gpu": "h100"},
+        {"dispatch_us": 1 / 3, "launch_us": 6.0, "bandwidth_tb_s": 3.3000001},
+    ],
+)
+def test_what_was_written_is_read_back_to_the_same_figures(given: dict[str, Any], tmp_path: Path) -> None:
+    written = report(small().graph, pricing(**given))
+    render(written, tmp_path / "graph.json")
+    read = read_report(tmp_path / "graph.json")
+    assert graph_to_record(read.graph) == graph_to_record(written.graph)
+    assert read.costs == written.costs
+    assert read.timeline == written.timeline
+    assert read.pricing == written.pricing
+    assert render_bytes(read, "json") == (tmp_path / "graph.json").read_bytes()
+
+
+def test_another_gpu_drops_the_numbers_replaced_on_the_old_one() -> None:
+    data = render_bytes(report(small().graph, pricing("h200", bandwidth_tb_s=1.0, launch_us=7.0)), "json")
+    read = read_report(data, gpu="h100")
+    assert read.pricing == pricing("h100", launch_us=7.0)
+    assert read_report(data, dispatch_us=2.0).pricing == pricing(
+        "h200", bandwidth_tb_s=1.0, launch_us=7.0, dispatch_us=2.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"gpu": "abacus"}, UnknownProfileError),
+        ({"launch_us": -1.0}, ValueError),
+        ({"bandwidth_tb_s": 0.0}, ValueError),
+    ],
+)
+def test_bad_arguments_are_the_caller_s_error(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        read_report(render_bytes(report(small().graph, pricing()), "json"), **arguments)
+
+
+def changed(**fields: Any) -> bytes:
+    document = load(render_bytes(report(small().graph, pricing()), "json"))
+    document.update(fields)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not a JSON object"),
+        (b"\x00\xff\xfe", "not a JSON object"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not a JSON object|recursion"),
+        (b"{}", "no optrace graph"),
+        (b'{"format": "optrace.graph"}', "format version None"),
+        (b'{"format": "optrace.graph", "version": 999}', "format version 999"),
+        (b'{"traceEvents": []}', "no optrace graph"),
+        (changed()[:-40], "not a JSON object"),
+        (changed(nodes=[{"id": 0}]), "nodes|op"),
+        (changed(storages=[]), "inconsistent: tensor"),
+        (changed(pricing={"gpu": "abacus"}), "no GPU profile fits 'abacus'"),
+        (changed(pricing={"gpu": 3}), "pricing.gpu"),
+        (changed(pricing={"overrides": []}), "pricing.overrides"),
+        (changed(pricing={"overrides": {"launch_us": "fast"}}), "pricing.overrides.launch_us"),
+        (changed(pricing={"overrides": {"bandwidth_tb_s": 0}}), "bandwidth_tb is a rate"),
+    ],
+)
+def test_a_corrupt_or_foreign_file_is_one_clear_error(data: bytes, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    file.write_bytes(data)
+    with pytest.raises(GraphFormatError, match=rf"cannot read .*graph\.json: .*({message})"):
+        read_report(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GraphFormatError, match=r"cannot read .*absent\.json: No such file"):
+        read_report(tmp_path / "absent.json")
+
+
+def test_the_document_names_every_field(toy: HandGraph) -> None:
+    document = load(render_bytes(toy.report(), "json"))
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    names = {*document, *document["totals"], *document["pricing"]}
+    for items in ("nodes", "edges", "storages", "frames"):
+        names.update(document[items][0])
+    names.update(next(iter(document["operators"].values())))
+    names.update(document["nodes"][1]["inputs"][0])
+    assert sorted(name for name in names if f"`{name}`" not in text) == []

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from optrace.rendering import missing_figures, provenance, scoreboard_rows, tax_layers, top_ops, verdict_line
+from tests.rendering.by_hand import HandGraph
+
+
+def test_a_partial_sum_says_so(toy: HandGraph) -> None:
+    rows = {row.label: row for row in scoreboard_rows(toy.report())}
+    # mm, gelu, add, the copy of the scalar and two mul_; nobody knows what vendor.norm launches.
+    assert rows["launches"].value == "6 + ?"
+    assert rows["launches"].partial
+    assert rows["HBM traffic"].value == "94.2 kB + ?"
+    assert rows["arithmetic"].value == "74.8 kFLOP + ?"
+
+
+def test_the_missing_figures_are_named_with_their_op(toy: HandGraph) -> None:
+    lines = missing_figures(toy.report())
+    assert lines == ("launches, kernels, flops, device_us: not known for vendor.norm.default x1",)
+
+
+def test_an_incomplete_record_is_said() -> None:
+    hand = HandGraph(incomplete=("the program raised ValueError",))
+    hand.chain(1)
+    assert missing_figures(hand.report()) == ("the record is incomplete: the program raised ValueError",)
+
+
+def test_every_time_is_marked_as_predicted(toy: HandGraph) -> None:
+    report = toy.report()
+    for row in scoreboard_rows(report):
+        for text in (row.value, *row.detail.split()):
+            assert not text.endswith("us") or text == "us" or text.startswith("~") or text == "0", row
+    assert provenance(report)[0].startswith("All times (~) are predicted for Test GPU")
+    assert "not measured (made up)" in provenance(report)[0]
+
+
+def test_top_ops_are_ranked_by_wall_clock_and_sum_their_calls(toy: HandGraph) -> None:
+    report = toy.report()
+    ops = top_ops(report, 99)
+    assert [op.share for op in ops] == sorted((op.share for op in ops), reverse=True)
+    assert [op.op for op in top_ops(report, 2)] == [op.op for op in ops[:2]]
+    (scaled,) = (op for op in ops if op.op == "aten.mul_.Tensor")
+    assert (scaled.cost.calls, scaled.cost.hbm_bytes) == (2, 2 * (16384 + 16384))
+    shares = sum(op.share for op in ops)
+    assert shares + report.timeline.host_tail_us / report.timeline.wall_us == pytest.approx(1.0)
+
+
+def test_the_tax_has_four_layers(toy: HandGraph) -> None:
+    layers = tax_layers(toy.report())
+    assert [(layer.name, layer.us) for layer in layers] == [
+        ("Python", 8 * 3.0),
+        ("autograd", 0.0),
+        ("dispatch", 8 * 4.0),
+        ("launch", 6 * 4.0),
+    ]
+    assert sum(layer.share for layer in layers) == pytest.approx(1.0)
+
+
+def test_a_run_of_nothing_has_a_scoreboard() -> None:
+    report = HandGraph().report()
+    assert verdict_line(report) == "nothing was dispatched"
+    assert {row.label: row.value for row in scoreboard_rows(report)}["launches"] == "0"
+    assert top_ops(report, 5) == ()
+
+
+def test_a_run_of_views_takes_no_time() -> None:
+    hand = HandGraph()
+    hand.chain(2, "aten.t.default", view=True, kernels=0, device_us=0.0)
+    assert verdict_line(hand.report()).startswith("nothing to bound")
