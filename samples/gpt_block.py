@@ -5,8 +5,8 @@
 
 **What the picture shows.** Two clusters, ``attn`` and ``mlp``; the residual edge runs past the second (the first
 residual is the input, which no op made). The four matmuls and the attention kernel are bound by math; the
-layer norms, the gelu and the residual adds between them by memory (only the first op of all waits for the host:
-the queue starts empty). Splitting and merging heads costs nothing: views, thin and quiet. Without
+layer norms, the gelu and the residual adds between them by memory (only the first ops wait for the host: the
+queue starts empty). Splitting and merging heads costs nothing: views, thin and quiet. Without
 ``--dtype bf16`` the matmuls run in fp32 on the plain units and take nearly the whole clock.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-WIDTH, HEADS, LENGTH = 1024, 16, 1024
+WIDTH, HEADS, LENGTH = 1024, 16, 2048
 
 
 class CausalSelfAttention(nn.Module):

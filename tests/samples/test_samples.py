@@ -129,12 +129,12 @@ def test_mlp_train(graph: Any) -> None:
 
 def test_gpt_block(graph: Any) -> None:
     record = graph("gpt_block.py", "--dtype", "bf16")
+    # The queue starts empty, so the first ops wait for the host.
+    filled = launching(record)[3:]
+    assert {node["bound"] for node in filled if node["matmul_flops"]} == {"compute"}
+    assert {node["bound"] for node in filled if not node["matmul_flops"]} == {"memory"}
     for op in ("native_layer_norm", "gelu", "add"):
-        assert by_op(record, op)[-1]["bound"] == "memory"
-    assert [node["op"] for node in launching(record) if node["bound"] == "launch"] == [
-        "aten.native_layer_norm.default"
-    ]
-    assert {node["bound"] for node in launching(record) if node["matmul_flops"]} == {"compute"}
+        assert by_op(record, op)[-1] in filled
     assert {"Block.attn", "Block.mlp"} <= modules(record)
     assert graph("gpt_block.py", "--dtype", "bf16", "--train", "--batch", "2")["totals"]["launches"] > 30
 
