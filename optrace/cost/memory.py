@@ -151,6 +151,9 @@ def memory_use(graph: OpGraph) -> MemoryUse:
     standing = tuple(addresses)
     base = peak = allocator.allocated
     peak_call = -1
+    for storage in graph.freed_after(-1):
+        if storage in blocks:
+            allocator.free(blocks.pop(storage))
     live_after: list[int] = []
     for call in range(len(graph)):
         for storage in created.get(call, ()):

@@ -215,7 +215,9 @@ def _run(program: _Program, machine: Machine) -> MeasuredRun:
             if storage in storages:
                 graph.add_free(storages[storage], number)
     freed_known = any(call.freed is not None for call in calls)
-    if not freed_known:
+    if freed_known:
+        _add_what_the_step_before_left(graph)
+    else:
         _free_after_last_use(graph)
     return MeasuredRun(
         name=program.name,
@@ -236,6 +238,20 @@ def _flags(facts: OpFacts, argument: str) -> int:
     if argument in facts.out_args:
         return WRITES
     return READS | WRITES if argument in facts.mutates else READS
+
+
+def _add_what_the_step_before_left(graph: OpGraph) -> None:
+    """A warm step leaves as much as it found. What it made and kept (gradients) the step before had made and kept
+    too, and it was freed before the first call, which the record's calls do not show."""
+    freed = {storage for call in range(len(graph)) for storage in graph.freed_after(call)}
+    seen: set[int] = set()
+    for call in range(len(graph)):
+        seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
+        for tensor in graph.outputs(call):
+            storage = graph.tensor_storage(tensor)
+            if storage >= 0 and storage not in seen and storage not in freed:
+                graph.add_free(graph.add_storage(graph.storages[storage]), -1)
+            seen.add(storage)
 
 
 def _free_after_last_use(graph: OpGraph) -> None:

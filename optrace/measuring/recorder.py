@@ -38,8 +38,11 @@ def measure(
         step()
     torch.cuda.synchronize()
     graph = session.graph
+    rows = _calls(graph)  # before a further step frees what this one left
     runs = [profile_launches(session, step, len(graph)) for _ in range(2)]
     launches = [_quicker(first, second) for first, second in zip(runs[0][0], runs[1][0], strict=True)]
+    for row, call in zip(rows, launches, strict=True):
+        row["kernels"] = [msgspec.to_builtins(launch) for launch in call]
     device_us = sum(launch.us for call in launches for launch in call) + sum(
         launch.us for launch in runs[0][1]
     )
@@ -56,7 +59,7 @@ def measure(
         "n_ops": len(graph),
         "n_kernels": sum(map(len, launches)),
         "stray": [msgspec.to_builtins(launch) for launch in runs[0][1]],
-        "ops": _calls(graph, launches),
+        "ops": rows,
     }
 
 
@@ -102,20 +105,19 @@ def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:
     return [a if a.us <= b.us else b for a, b in zip(first, second, strict=True)]
 
 
-def _calls(graph: OpGraph, launches: list[list[Launch]]) -> list[dict[str, Any]]:
+def _calls(graph: OpGraph) -> list[dict[str, Any]]:
     return [
         {
             "op": node.op,
             "args": [_plain(value) for value in node.args],
             "kwargs": {name: _plain(value) for name, value in node.kwargs.items()},
             "out": _plain(node.out),
-            "kernels": [msgspec.to_builtins(launch) for launch in call],
             "freed": list(node.freed),
             "phase": node.phase,
             "stream": node.stream,
             "module": node.module.path if node.module else None,
         }
-        for node, call in zip(graph, launches, strict=True)
+        for node in graph
     ]
 
 

@@ -6,6 +6,7 @@ object dies, before it can be used again.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from weakref import ref
 
@@ -64,6 +65,23 @@ class Identities:
         """Forget every object; none is waited for any more."""
         self._tensors.clear()
         self._storages.clear()
+
+    def register_live(self) -> None:
+        """Number the storages of all device tensors that are alive: a step may free them without touching them,
+        as ``zero_grad`` does with the gradients of the step before."""
+        gc.collect()
+        for item in gc.get_objects():
+            if issubclass(type(item), torch.Tensor):
+                self._register(item)
+                if item.is_leaf and item.requires_grad and item.grad is not None:
+                    self._register(item.grad)
+
+    def _register(self, tensor: torch.Tensor) -> None:
+        try:
+            if self._device(tensor.device) not in ("cpu", "meta"):
+                self._storage(tensor)
+        except (RuntimeError, NotImplementedError):
+            pass  # a wrapper that has no storage to ask for
 
     def known_storage(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's storage if it was seen before."""

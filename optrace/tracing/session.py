@@ -127,7 +127,7 @@ class Session:
         marks.depth += 1
         marks.seen += 1
         if marks.seen == 1:
-            self._tracer.restart()
+            self._tracer.restart(within_run=True)
         self._tracer.enabled = marks.warmup < marks.seen <= marks.warmup + marks.wanted
 
     def leave_step(self) -> None:

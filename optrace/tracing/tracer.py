@@ -48,7 +48,7 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._sources = SourceFinder()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *, within_run: bool = False) -> None:
         """Begin a new graph; what was recorded so far is dropped."""
         if hasattr(self, "_identities"):
             self.close()
@@ -61,6 +61,8 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._numbers: dict[int, tuple[int, Source | ModuleCall]] = {}
         self._sequence = _ForwardCalls()
         self._modules.restart_counts()
+        if within_run:
+            self._identities.register_live()
 
     def close(self) -> None:
         """Stop listening for storages that die: the graph is finished."""
@@ -69,6 +71,8 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record inside the context. An exception that leaves it marks the graph incomplete and passes on."""
+        if not len(self.graph):
+            self._identities.register_live()
         with self._modules.installed(), self._phases.installed():
             try:
                 with self:

@@ -256,3 +256,18 @@ def test_the_first_call_can_be_one_that_autograd_records():
     weight = torch.ones(2, 2, requires_grad=True)
     (node,) = traced(lambda: weight * 2)
     assert node.autograd
+
+
+def test_a_step_may_free_what_it_never_touches():
+    model = nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 256)).sum().backward()
+        optimizer.step()
+
+    step()
+    graph = traced(step)
+    old_gradients = [graph.storages[s].nbytes for s in graph.freed_after(-1)]
+    assert sorted(old_gradients) == [256 * 4, 256 * 256 * 4]
