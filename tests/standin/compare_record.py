@@ -186,11 +186,12 @@ class Verdict:
     first_difference: str | None  # None: same overloads, shapes, dtypes, devices, arguments
     tensors: int
     equal_strides: int
+    first_stride: str | None  # the first call with other strides
 
 
 def compare(want: list[Call], got: list[Call]) -> Verdict:
     """Compare call by call; strides are counted over the calls that line up."""
-    first = None
+    first = first_stride = None
     tensors = equal = 0
     for i, (w, g) in enumerate(itertools.zip_longest(want, got)):
         if w is None or g is None or w.without_strides() != g.without_strides():
@@ -198,8 +199,11 @@ def compare(want: list[Call], got: list[Call]) -> Verdict:
             break
         pairs = list(zip(w.tensors(), g.tensors(), strict=True))
         tensors += len(pairs)
-        equal += sum(a[2] == b[2] for a, b in pairs)
-    return Verdict(first, tensors, equal)
+        same = sum(a[2] == b[2] for a, b in pairs)
+        equal += same
+        if same < len(pairs) and first_stride is None:
+            first_stride = f"call {i} has other strides\n    want {w}\n    got  {g}"
+    return Verdict(first, tensors, equal, first_stride)
 
 
 def load_programs(path: Path) -> ModuleType:
@@ -255,6 +259,8 @@ def main(argv: list[str] | None = None) -> int:
         if verdict.first_difference is None:
             tally["same"] += 1
             print(f"same      {program.name}: {len(want)} calls, {strides}, {seconds:.1f} s", flush=True)
+            if options.verbose and verdict.first_stride:
+                print(f"    {verdict.first_stride}", flush=True)
         else:
             tally["different"] += 1
             print(

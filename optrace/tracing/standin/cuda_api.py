@@ -13,12 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.backends.cudnn.rnn
 import torch.cuda.nvtx
 import torch.cuda.profiler
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from optrace.tracing.standin import streams
+from optrace.tracing.standin import recurrent, streams
 from optrace.tracing.standin.attention import RULES
 from optrace.tracing.standin.device import BACKEND, active_device, names_gpu
 from optrace.tracing.standin.patches import Patch
@@ -309,6 +310,21 @@ def cudnn_version() -> int:
     return RULES.cudnn
 
 
+def cudnn_is_acceptable(tensor: Tensor) -> bool:
+    dtypes = (torch.float16, torch.float32, torch.float64, torch.bfloat16)
+    return bool(torch.backends.cudnn.enabled) and tensor.is_cuda and tensor.dtype in dtypes
+
+
+def get_cudnn_mode(mode: str) -> int:
+    modes = {
+        "RNN_RELU": recurrent.RNN_RELU,
+        "RNN_TANH": recurrent.RNN_TANH,
+        "LSTM": recurrent.LSTM,
+        "GRU": recurrent.GRU,
+    }
+    return modes[mode]
+
+
 def _use_cudnn_rnn_flatten_weight() -> bool:
     return bool(torch.backends.cudnn.enabled)
 
@@ -460,5 +476,7 @@ def patches() -> list[Patch]:
         ),
         Patch(torch.backends.cuda, "is_built", _is_compiled, "it tells how torch was built"),
         Patch(cudnn, "is_available", cudnn_is_available, "it tells how torch was built"),
+        Patch(cudnn, "is_acceptable", cudnn_is_acceptable, "it loads cuDNN"),
+        Patch(torch.backends.cudnn.rnn, "get_cudnn_mode", get_cudnn_mode, "its constants come with cuDNN"),
         Patch(cudnn, "version", cudnn_version, "it loads cuDNN"),
     ]

@@ -121,8 +121,10 @@ def _convolution_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias_sizes: list[int] | None, *rest: Any
 ) -> tuple[Out | None, Out | None, Out | None]:
     mask = rest[-1]
-    grad_input = Out(tuple(input.shape), grad.dtype, in_format(input.shape, _conv_format(grad, weight)))
-    grad_weight = Out(tuple(weight.shape), grad.dtype, in_format(weight.shape, _conv_format(input, grad)))
+    # cuDNN's backward brings the output's gradient into the input's order first.
+    order = _conv_format(input, weight)
+    grad_input = Out(tuple(input.shape), grad.dtype, in_format(input.shape, order))
+    grad_weight = Out(tuple(weight.shape), grad.dtype, in_format(weight.shape, order))
     return (
         grad_input if mask[0] else None,
         grad_weight if mask[1] else None,
@@ -146,6 +148,17 @@ def _cudnn_batch_norm(
 def _cudnn_batch_norm_backward(input: Tensor, grad: Tensor, weight: Tensor, *rest: Any) -> Any:
     grad_input = Out(tuple(input.shape), input.dtype, in_format(input.shape, suggest_memory_format(input)))
     return grad_input, like(weight), like(weight)
+
+
+@_shape_of("native_batch_norm_backward")
+def _native_batch_norm_backward(grad: Tensor, input: Tensor, weight: Tensor | None, *rest: Any) -> Any:
+    mask = rest[-1]
+    channels, dtype = [input.size(1)], input.dtype if weight is None else weight.dtype
+    return (
+        like(input) if mask[0] else None,
+        Out(channels, dtype) if mask[1] else None,
+        Out(channels, dtype) if mask[2] else None,
+    )
 
 
 @_shape_of("_fused_rms_norm")
