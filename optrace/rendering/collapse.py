@@ -30,6 +30,10 @@ class Folder:
         graph = report.graph
         self._places, self._place_of = places(graph)
         self._companions = companions(report)
+        self._joined_places = {
+            (place, self._place_of[companion])
+            for place, companion in zip(self._place_of, self._companions, strict=True)
+        }
         self._classes = {call.path: call.cls for call in graph.module_calls.rows}
         self.deepest = max((len(place.module) for place in self._places), default=0)
 
@@ -40,7 +44,7 @@ class Folder:
         levels = [Level("call", asked), Level("launch", asked), Level("op", asked)]
         levels += [Level("op", depth) for depth in range(top - 1, -1, -1)]
         levels += [Level("line", 0), Level("function", 0), Level("phase", 0)]
-        return [(level, len(set(self._node_keys(level)))) for level in levels]
+        return [(level, self._count(level)) for level in levels]
 
     def picture(self, level: Level) -> Picture:
         """The graph to draw at one level."""
@@ -65,6 +69,15 @@ class Folder:
         groups = {path: self._group(path, cost) for path, cost in costs.items()}
         phases = tuple(group.name for group in groups.values() if group.is_phase)
         return Picture(graph, groups, phases, level, len(self._place_of))
+
+    def _count(self, level: Level) -> int:
+        """How many nodes a level has: by call where calls are told apart, else by place."""
+        if level.grain in ("call", "launch"):
+            return len(set(self._node_keys(level)))
+        keys = [place.key(level) for place in self._places]
+        return len(
+            {keys[joined] if keys[own][0] == "op" else keys[own] for own, joined in self._joined_places}
+        )
 
     def _node_keys(self, level: Level) -> Iterable[Key]:
         """Which node each call belongs to."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optrace.graph import OpNode, TensorMeta, Value
 from optrace.rendering import units
 from optrace.rendering.picture import PictureNode
-from optrace.rendering.sums import CostSum, cost_of
+from optrace.rendering.sums import CostSum, costs_of
 from optrace.report import Report
 
 #: Lines of a list in a tooltip before it says how many more there are.
@@ -23,7 +23,7 @@ def call_details(report: Report, call: int) -> list[str]:
         *_plain_arguments(node),
         *_place_lines(node),
         f"phase {node.phase}, stream {node.stream}",
-        *_cost_lines(report, cost_of(report, call)),
+        *_cost_lines(report, costs_of(report, [call])),
         f"bound: {report.bounds[call]}; price from: {report.costs[call].source}",
         *(
             f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from optrace.cost.host import HostTime
 from optrace.diagnosis import Bound
 from optrace.rendering import units
-from optrace.rendering.sums import CostSum, cost_of, shared_bound
+from optrace.rendering.sums import CostSum, costs_of, shared_bound
 from optrace.report import Report, Total
 
 
@@ -86,16 +86,19 @@ def tax_layers(report: Report) -> tuple[TaxLayer, ...]:
 
 def top_ops(report: Report, n: int) -> tuple[TopOp, ...]:
     """The ``n`` overloads with the largest share of the wall clock."""
-    costs: dict[str, CostSum] = defaultdict(CostSum)
-    bounds: dict[str, set[Bound]] = defaultdict(set)
-    for call, bound in enumerate(report.bounds):
-        op = report.graph.facts(call).name
-        costs[op] = costs[op] + cost_of(report, call)
-        bounds[op].add(bound)
+    calls: dict[str, list[int]] = defaultdict(list)
+    for call in range(len(report.graph)):
+        calls[report.graph.facts(call).name].append(call)
+    costs = {op: costs_of(report, numbers) for op, numbers in calls.items()}
     wall = report.timeline.wall_us
     ranked = sorted(costs, key=lambda op: (-costs[op].wall_us, -costs[op].host.total_us, op))
     return tuple(
-        TopOp(op, costs[op], shared_bound(bounds[op], costs[op]), costs[op].wall_us / wall if wall else 0.0)
+        TopOp(
+            op,
+            costs[op],
+            shared_bound((report.bounds[call] for call in calls[op]), costs[op]),
+            costs[op].wall_us / wall if wall else 0.0,
+        )
         for op in ranked[:n]
     )
 
