@@ -23,6 +23,11 @@ class Box:
     boxes: list[Box] = field(default_factory=list)
     captions: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """Title and class, the class once where both are the same."""
+        return self.title if self.cls in ("", self.title) else f"{self.title} {self.cls}"
+
 
 def nest(picture: Picture) -> Box:
     """The outermost box, without a title, with all others in it."""
@@ -55,7 +60,7 @@ def _tidy(box: Box) -> None:
         if not inner.boxes and len(inner.nodes) == 1 and not inner.is_phase:
             node = inner.nodes[0]
             told = inner.captions.get(node.id)
-            box.captions[node.id] = f"{inner.title}.{told}" if told else f"{inner.title} {inner.cls}".rstrip()
+            box.captions[node.id] = f"{inner.title}.{told}" if told else inner.name
             box.nodes.append(node)
         else:
             kept.append(inner)

@@ -21,6 +21,7 @@ from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.palette import EDGE
 from optrace.rendering.phases import Passing, head_ids, passing, starts
 from optrace.rendering.picture import Level, Picture
+from optrace.rendering.stacking import rows
 from optrace.report import Report
 
 #: Measured alike by layout programs (as Arial or its twins Arimo and Liberation Sans), known to browsers.
@@ -79,7 +80,7 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
             "labelloc": "t",
             "labeljust": "l",
             "fontname": FONT,
-            "ranksep": "0.2",
+            "ranksep": "0.26",
             "nodesep": "0.2",
             "pad": "0.3",
             "bgcolor": "white",
@@ -102,9 +103,14 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
             dot.edge(src.id, dst.id, **look)
     for left, right in scene.columns.beside:
         dot.edge(left, right, style="invis", constraint="false")
+    below = rows(picture, scene.columns)
+    for above, under in below:
+        dot.edge(above, under, style="invis")
     if scene.heads:
+        lower = {under for _, under in below}
         for node in starts(picture, scene.columns):
-            dot.edge(scene.heads[picture.phase_of(node)], node.id, style="invis")
+            if node.id not in lower:
+                dot.edge(scene.heads[picture.phase_of(node)], node.id, style="invis")
         for item in scene.passed:
             dot.edge(scene.heads[item.src], scene.heads[item.dst], **passing_look(item))
     return str(dot.source)

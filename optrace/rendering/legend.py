@@ -60,7 +60,8 @@ def _bar(report: Report) -> str:
         if width >= 2:
             label = font(units.share(part), size=9, color=PAINT[bound].text) if width >= 34 else ""
             look = {"ALIGN": "CENTER", "WIDTH": str(width), "HEIGHT": "16", "FIXEDSIZE": "TRUE"}
-            cells.append(cell(label, BGCOLOR=PAINT[bound].fill, **look))
+            fill = PAINT[bound].border if bound == "host" else PAINT[bound].fill  # white would be no bar
+            cells.append(cell(label, BGCOLOR=fill, **look))
     return table(["".join(cells)])
 
 
@@ -82,7 +83,16 @@ def _keys(report: Report) -> Iterator[str]:
             )
             name = table([swatch + cell(font(f" {bound}", size=10, color=INK), WIDTH="74")])
             part = units.share(shares[bound]) if shares.get(bound) else ""
-            yield _row(name, part, f"{'of the wall clock: ' if part else ''}{paint.meaning}")
+            yield _row(name, part, _meaning(bound, bool(part)))
+
+
+def _meaning(bound: Bound, has_part: bool) -> str:
+    """What the colour says in the bar and on a node: the same but for ``host``, which is no node's cause."""
+    if not has_part:
+        return PAINT[bound].meaning
+    if bound == "host":
+        return f"of the wall clock: the host after the last kernel; a node: {PAINT[bound].meaning}"
+    return f"of the wall clock: {PAINT[bound].meaning}"
 
 
 def _scoreboard(report: Report) -> Iterator[str]:

@@ -41,7 +41,8 @@ def box_look(report: Report, box: Box, *, depth: int) -> dict[str, str]:
     time = f"  {units.predicted_us(box.cost.wall_us)}" if box.cost.wall_us else ""
     part = f", {units.share(box.cost.wall_us / wall)}" if box.cost.wall_us and wall else ""
     title = font(shortened(box.title), size=13 if box.is_phase else 11, bold=True, color=INK)
-    rest = font(f"{f' {shortened(box.cls)}' if box.cls else ''}{time}{part}", size=10, color=QUIET)
+    cls = shortened(box.name.removeprefix(box.title))
+    rest = font(f"{cls}{time}{part}", size=10, color=QUIET)
     return {
         "label": f"<{title}{rest}>",
         "labeljust": "l",
@@ -51,7 +52,7 @@ def box_look(report: Report, box: Box, *, depth: int) -> dict[str, str]:
         "color": BOX_BORDER,
         "penwidth": "1.6" if box.is_phase else "0.8",
         "margin": "10",
-        "tooltip": plain(f"{box.title} {box.cls}".rstrip()),
+        "tooltip": plain(box.name),
     }
 
 
@@ -97,7 +98,7 @@ def _label(report: Report, node: PictureNode, share: float, caption: str) -> str
     size = 10 + 10 * math.sqrt(min(1.0, share))
     small = max(8.0, 0.64 * size)
     name = f"{node.label} x{node.repeats:,}" if node.repeats > 1 else node.label
-    if node.cls:
+    if node.cls not in ("", node.label):
         name = f"{node.cls} {name}"
     cost = node.cost
     time = units.predicted_us(cost.wall_us) if cost.unpriced < cost.calls else units.UNKNOWN

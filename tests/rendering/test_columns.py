@@ -4,6 +4,7 @@ from optrace.rendering.collapse import Folder
 from optrace.rendering.columns import columns
 from optrace.rendering.phases import passing
 from optrace.rendering.picture import Level, Picture
+from optrace.rendering.stacking import rows
 from tests.rendering.by_hand import HandGraph
 
 
@@ -48,3 +49,19 @@ def test_what_a_phase_hands_on_is_counted_once_a_tensor() -> None:
         hand.call("aten.mul.Tensor", [y], [hand.tensor((8,))], phase="backward")
     (item,) = passing(hand.report(), picture(hand))
     assert (item.src, item.dst, item.tensors, item.nbytes) == ("forward", "backward", 1, 32)
+
+
+def test_parts_that_nothing_connects_are_put_in_rows() -> None:
+    hand = HandGraph()
+    for number in range(20):
+        hand.chain(1, line=number)
+    drawn = picture(hand)
+    assert rows(drawn, columns(drawn)) == [(f"n{number}", f"n{number + 8}") for number in range(12)]
+
+
+def test_a_few_parts_stay_side_by_side() -> None:
+    hand = HandGraph()
+    for _ in range(8):
+        hand.chain(3)
+    drawn = picture(hand)
+    assert rows(drawn, columns(drawn)) == []
