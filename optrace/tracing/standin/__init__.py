@@ -15,9 +15,14 @@ strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU.
 | `mode` | the memory: FakeTensorMode on that backend |
 | `functions` | device names in calls of the torch API |
 | `kernels` | the dispatcher's table: ops that CUDA handles in a way of its own |
-| `attention`, `normalization`, `recurrent` | the choice between cuDNN, flash and torch's own kernels |
+| `attention`, `normalization`, `recurrent`, `softmax` | the choice between cuDNN, flash and torch's own kernels |
 | `autocast` | CUDA's autocast lists |
 | `cuda_api` | the answers of `torch.cuda` |
+| `initialization` | fillers of `torch.nn.init` |
+| `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
+| `shapes`, `layout` | what CUDA's own ops return |
+| `values`, `unknown` | contents of small tensors, and answers for those that are not known |
+| `modules` | parameters that keep their identity when a module is moved |
 | `optimizers` | the types that optimizers take fast paths for |
 | `patches` | the one mechanism by which names of torch are replaced and restored |
 
@@ -40,7 +45,9 @@ from optrace.tracing.standin import (
     backend,
     backward,
     cuda_api,
+    initialization,
     kernels,
+    modules,
     optimizers,
     streams,
     tensors,
@@ -49,9 +56,9 @@ from optrace.tracing.standin.device import StandinDevice, activated, to_user
 from optrace.tracing.standin.functions import DeviceNames, look_through_patches
 from optrace.tracing.standin.mode import StandInMode
 from optrace.tracing.standin.patches import Patch, applied
-from optrace.tracing.standin.unknown import Assume, Guess, UnknownValueError
+from optrace.tracing.standin.unknown import Assume, Guess, NoFakeError, UnknownValueError
 
-__all__ = ["Guess", "StandIn", "StandinDevice", "UnknownValueError", "standin"]
+__all__ = ["Assume", "Guess", "NoFakeError", "StandIn", "StandinDevice", "UnknownValueError", "standin"]
 
 
 @dataclass(slots=True)
@@ -74,6 +81,17 @@ class StandIn:
     def stream(self) -> int:
         """The CUDA stream that calls are issued on now; 0 is the default stream."""
         return streams.current_stream().number
+
+    def decompose(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What `func` does in smaller ops; NotImplemented if it is not a composite op.
+
+        Under inference mode a recorder meets composite ops whole. CUDA's choices replace some of torch's
+        decompositions, so a recorder that wants the parts has to ask here, not `func.decompose`.
+        """
+        kernel = kernels.instead().get(func)
+        if kernel is not None and any(getattr(a, "is_cuda", False) for a in args[:2]):
+            return kernel(*args, **kwargs)
+        return func.decompose(*args, **kwargs)
 
     def place(self, value: Any) -> Any:
         """`value` moved to the default device, as `.cuda()` would: a module (in place), a tensor, or tensors in
@@ -111,11 +129,13 @@ def standin(
     )  # before the patches: torch imports modules here that look for a real driver
     rows: list[Patch] = [
         *tensors.patches(),
+        *modules.patches(),
         *backward.patches(mode),
         *look_through_patches(),
         *cuda_api.patches(),
         *autocast.patches(),
         *optimizers.patches(),
+        *initialization.patches(mode),
     ]
     with ExitStack() as stack:
         _active = handle
