@@ -41,6 +41,11 @@ class Work:
     ``flops`` is all arithmetic (one an element for a pointwise op, whatever the function);
     ``matmul_flops`` is 2 x multiply-adds of matmuls, convolutions and attention. ``math_dtype`` is what the
     arithmetic is done in. ``host_wait``: the host waits until the device has run the call.
+
+    ``reads`` and ``writes`` hold each operand once. What a call moves besides stands apart: ``rereads``, operand
+    bytes that a kernel reads again, tile by tile, because they have left the L2 meanwhile; ``scratch``, the bytes
+    of each temporary (a copy in another layout, split-K partial sums), written once and read once within the
+    call, in order of use.
     """
 
     kernels: int | None
@@ -54,6 +59,8 @@ class Work:
     math_dtype: str = "float32"
     host_wait: bool = False
     source: CostSource = "schema"
+    rereads: tuple[Access, ...] = ()
+    scratch: tuple[int, ...] = ()
 
     @property
     def launches(self) -> int | None:

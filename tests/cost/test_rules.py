@@ -56,11 +56,6 @@ ROWS = [
         T(8, 2),
         1, 0, (2 + 8 * 4 + 4 * 2) * 4, 8 * 2 * 4, 2 * 8 * 4 * 2 + 8 * 2, 2 * 8 * 4 * 2,
     ),
-    (
-        ("aten.baddbmm.default", T(2, 3, 5), T(2, 3, 4), T(2, 4, 5)),
-        T(2, 3, 5),
-        1, 0, 2 * (3 * 5 + 3 * 4 + 4 * 5) * 4, 2 * 3 * 5 * 4, 240 + 30, 2 * 2 * 3 * 4 * 5,
-    ),
     # A gather reads the rows it takes and does no arithmetic.
     (
         ("aten.embedding.default", T(1000, 16), T(5, dtype="int64")),
@@ -69,35 +64,6 @@ ROWS = [
     ),
     (("aten.sum.default", x), T(), 1, 0, 4 * 24 * 4, 4, 4 * 24, 0),
     (("aten._softmax.default", x, -1, False), T(4, 24), 1, 0, 4 * 24 * 4, 4 * 24 * 4, 5 * 4 * 24, 0),
-    # Conv2d 3 -> 8, 3x3, on 2 x 10 x 10: each weight meets each output position of each sample.
-    (
-        ("aten.convolution.default", T(2, 3, 10, 10), T(8, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
-        T(2, 8, 10, 10),
-        1, 0, (2 * 3 * 100 + 8 * 3 * 9) * 4, 2 * 8 * 100 * 4, 2 * 2 * 8 * 100 * 3 * 9, 2 * 2 * 8 * 100 * 3 * 9,
-    ),
-    # Transposed: each weight meets each input position. 3 -> 1, k2, s2 on 1 x 2 x 2: 48 multiply-adds.
-    (
-        ("aten.convolution.default", T(1, 3, 2, 2), T(3, 1, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1),
-        T(1, 1, 4, 4),
-        1, 0, (3 * 4 + 3 * 4) * 4, 16 * 4, 2 * 48, 2 * 48,
-    ),
-    # Four groups: 4 -> 4, k3, s2 on 2 x 8 x 8 transposed: 4,608 multiply-adds.
-    (
-        ("aten.convolution.default", T(2, 4, 8, 8), T(4, 1, 3, 3), None, [2, 2], [1, 1], [1, 1], True, [0, 0], 4),
-        T(2, 4, 15, 15),
-        1, 0, (2 * 4 * 64 + 4 * 9) * 4, 2 * 4 * 225 * 4, 2 * 4608, 2 * 4608,
-    ),
-    # Conv2d(8 -> 16, k3, p1, groups 4) on 2 x 10 x 10: 2 x 2 x 16 x 100 x 2 x 9 = 115,200 forward, twice that
-    # for both gradients (345,600 in all).
-    (
-        (
-            "aten.convolution_backward.default", T(2, 16, 10, 10), T(2, 8, 10, 10), T(16, 2, 3, 3), [0],
-            [1, 1], [1, 1], [1, 1], False, [0, 0], 4, [True, True, False],
-        ),
-        (T(2, 8, 10, 10), T(16, 2, 3, 3), None),
-        2, 0, (2 * 16 * 100 + 2 * 8 * 100 + 16 * 2 * 9) * 4, (2 * 8 * 100 + 16 * 2 * 9) * 4,
-        345_600 - 115_200, 345_600 - 115_200,
-    ),
 ]  # fmt: skip
 
 

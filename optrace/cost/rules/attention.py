@@ -1,72 +1,234 @@
-"""Fused scaled dot product attention: query x key and probabilities x value, nothing of size L x S kept."""
+"""Fused scaled dot product attention: query x key and probabilities x value, nothing of size L x S kept.
+
+What is launched depends on the backend, which the op's name tells. The cuDNN counts are those of every call of
+the record (torch 2.11, H200); flash and memory-efficient backward follow PyTorch's sources.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.table import rule, streaming
 from optrace.cost.work import Work
-from optrace.graph import OpNode
+from optrace.graph import OpNode, TensorMeta
+
+#: FLOPs a score besides the products: scale, subtract the maximum, exponential, sum, divide; and backward.
+_SOFTMAX_FLOPS, _SOFTMAX_BACKWARD_FLOPS = 5, 8
 
 
-def _scores(node: OpNode) -> int:
-    """Query-key pairs that are computed, over batch and heads. A causal mask leaves the lower triangle."""
-    query, key = node.tensor("query"), node.tensor("key")
-    length, keys = query.shape[-2], key.shape[-2]
-    pairs = length * keys
-    if node.arg("is_causal", False):
-        short = min(length, keys)
-        pairs = short * (short + 1) // 2 + (length - short) * keys
-    return math.prod(query.shape[:-2]) * pairs
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Attention of ``batch`` sequences: ``heads`` query heads over ``key_heads``, lengths and head sizes."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    causal: bool = False
+
+    @property
+    def scores(self) -> int:
+        """Query-key pairs computed, over batch and heads. A causal mask leaves the lower triangle."""
+        pairs = self.queries * self.keys
+        if self.causal:
+            short = min(self.queries, self.keys)
+            pairs = short * (short + 1) // 2 + (self.queries - short) * self.keys
+        return self.batch * self.heads * pairs
+
+    @property
+    def forward_flops(self) -> int:
+        """Two products over the scores."""
+        return 2 * self.scores * (self.dim + self.value_dim)
+
+    @property
+    def backward_flops(self) -> int:
+        """Five products: the scores again, and gradients of probabilities, query, key and value."""
+        return 2 * self.scores * (3 * self.dim + 2 * self.value_dim)
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-)
-def attends(node: OpNode, _target: Target) -> Work:
-    """Two products over the score pairs, 5 FLOPs a score for the softmax between them."""
-    query, value = node.tensor("query"), node.tensor("value")
-    scores = _scores(node)
-    flops = 2 * scores * (query.shape[-1] + value.shape[-1])
-    return streaming(
-        node, flops=flops + 5 * scores, matmul_flops=flops, kind="attention", math_dtype=query.dtype
+def heads_first(node: OpNode) -> Shape:
+    """The shape of a ``_scaled_dot_product_*`` call: ``[batch, heads, length, dim]``."""
+    query, key, value = node.tensor("query"), node.tensor("key"), node.tensor("value")
+    return Shape(
+        batch=math.prod(query.shape[:-3]),
+        heads=query.shape[-3],
+        key_heads=key.shape[-3],
+        queries=query.shape[-2],
+        keys=key.shape[-2],
+        dim=query.shape[-1],
+        value_dim=value.shape[-1],
+        causal=bool(node.arg("is_causal", False)),
     )
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention_backward",
-    "aten._scaled_dot_product_efficient_attention_backward",
-    "aten._scaled_dot_product_cudnn_attention_backward",
-)
-def attends_backward(node: OpNode, _target: Target) -> Work:
-    """Scores again and four gradient products: 2.5 x the forward. A dot of gradient and output comes first."""
-    query, value = node.tensor("query"), node.tensor("value")
-    scores = _scores(node)
-    flops = 2 * scores * (3 * query.shape[-1] + 2 * value.shape[-1])
+def length_first(node: OpNode) -> Shape:
+    """The shape of a ``_flash_attention_*`` or ``_efficient_attention_*`` call: ``[batch, length, heads, dim]``.
+
+    Packed sequences are ``[total, heads, dim]`` (or batch 1) with cumulative lengths, whose values are not known:
+    each sequence counts as long as the longest, an upper bound.
+    """
+    query, key, value = node.tensor("query"), node.tensor("key"), node.tensor("value")
+    flash = "_flash_" in node.op
+    ends = node.arg("cum_seq_q" if flash else "cu_seqlens_q")
+    queries, keys = query.shape[-3], key.shape[-3]
+    batch = query.shape[0] if len(query.shape) == 4 else 1
+    if isinstance(ends, TensorMeta):
+        batch = ends.numel - 1
+        longest = (
+            node.arg("max_q" if flash else "max_seqlen_q"),
+            node.arg("max_k" if flash else "max_seqlen_k"),
+        )
+        queries, keys = (
+            known if isinstance(known, int) else total
+            for known, total in zip(longest, (queries, keys), strict=True)
+        )
+    masked = node.arg("is_causal", False) if flash else node.arg("custom_mask_type", 0)
+    return Shape(
+        batch=batch,
+        heads=query.shape[-2],
+        key_heads=key.shape[-2],
+        queries=queries,
+        keys=keys,
+        dim=query.shape[-1],
+        value_dim=value.shape[-1],
+        causal=bool(masked),
+    )
+
+
+@rule("aten._scaled_dot_product_cudnn_attention")
+def attends_by_cudnn(node: OpNode, target: Target) -> Work:
+    """One fused kernel. Hopper's takes its tiles from a counter, zeroed by a 4-byte memset. A single query
+    (decoding) goes to an older kernel that splits the keys where batch x heads leaves SMs idle, and reduces.
+    With dropout a kernel first unpacks seed and offset for cuDNN (attention.cu)."""
+    shape = heads_first(node)
+    drops = _drops(node)
+    if shape.queries == 1:
+        splits_keys = shape.batch * shape.heads < target.sm_count
+        return _forward(node, shape, kernels=1 + splits_keys + drops)
+    return _forward(node, shape, kernels=1 + drops, memsets=int(target.capability >= (9, 0)))
+
+
+@rule("aten._scaled_dot_product_efficient_attention")
+def attends_in_one_kernel(node: OpNode, _target: Target) -> Work:
+    """CUTLASS's fused kernel (attention.cu)."""
+    return _forward(node, heads_first(node))
+
+
+@rule("aten._scaled_dot_product_flash_attention")
+def attends_by_flash(node: OpNode, target: Target) -> Work:
+    """One kernel; few query blocks split the keys and combine (flash_api.cpp)."""
+    shape = heads_first(node)
+    return _forward(node, shape, kernels=1 + _flash_combines(node, shape, target))
+
+
+@rule("aten._flash_attention_forward")
+def attends_by_flash_length_first(node: OpNode, target: Target) -> Work:
+    shape = length_first(node)
+    packed = isinstance(node.arg("cum_seq_q"), TensorMeta)
+    return _forward(node, shape, kernels=1 + (not packed and _flash_combines(node, shape, target)))
+
+
+@rule("aten._efficient_attention_forward")
+def attends_length_first(node: OpNode, _target: Target) -> Work:
+    return _forward(node, length_first(node))
+
+
+@rule("aten._scaled_dot_product_cudnn_attention_backward")
+def attends_backward_by_cudnn(node: OpNode, target: Target) -> Work:
+    """A dot of output and its gradient, the fused kernel, the query gradient from float32 to 16 bits; a memset of
+    the tile counter before. Shared key heads: one reduction each for the key and value gradients."""
+    shape = heads_first(node)
+    shared = shape.key_heads != shape.heads
+    return _backward(node, shape, kernels=5 if shared else 3, memsets=int(target.capability >= (9, 0)))
+
+
+@rule("aten._scaled_dot_product_flash_attention_backward")
+def attends_backward_by_flash(node: OpNode, _target: Target) -> Work:
+    """Dot of output and gradient, the fused kernel, the query gradient's conversion; shared key heads are summed
+    up by one reduction each (flash_api.cpp)."""
+    return _flash_backward(node, heads_first(node))
+
+
+@rule("aten._flash_attention_backward")
+def attends_backward_by_flash_length_first(node: OpNode, _target: Target) -> Work:
+    return _flash_backward(node, length_first(node))
+
+
+@rule("aten._scaled_dot_product_efficient_attention_backward")
+def attends_backward_by_cutlass(node: OpNode, _target: Target) -> Work:
+    return _cutlass_backward(node, heads_first(node))
+
+
+@rule("aten._efficient_attention_backward")
+def attends_backward_by_cutlass_length_first(node: OpNode, _target: Target) -> Work:
+    return _cutlass_backward(node, length_first(node))
+
+
+def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) -> Work:
+    flops = shape.forward_flops
     return streaming(
         node,
-        kernels=3,
-        flops=flops + 8 * scores,
+        kernels=kernels,
+        memsets=memsets,
+        flops=flops + _SOFTMAX_FLOPS * shape.scores,
         matmul_flops=flops,
         kind="attention",
-        math_dtype=query.dtype,
+        math_dtype=node.tensor("query").dtype,
     )
 
 
-@rule("aten._flash_attention_forward", "aten._efficient_attention_forward")
-def attends_batch_first(node: OpNode, _target: Target) -> Work:
-    """The same over [batch, length, heads, dim]; packed sequences count as one padded batch (an upper bound)."""
-    query, key, value = node.inputs[:3]
-    batch, length, heads, dim = query.shape if len(query.shape) == 4 else (1, *query.shape)
-    keys = key.shape[-3]
-    pairs = length * keys
-    if node.arg("is_causal", False):
-        pairs = min(length, keys) * (min(length, keys) + 1) // 2 + max(0, length - keys) * keys
-    scores = batch * heads * pairs
-    flops = 2 * scores * (dim + value.shape[-1])
+def _backward(node: OpNode, shape: Shape, *, kernels: int, memsets: int = 0) -> Work:
+    flops = shape.backward_flops
     return streaming(
-        node, flops=flops + 5 * scores, matmul_flops=flops, kind="attention", math_dtype=query.dtype
+        node,
+        kernels=kernels,
+        memsets=memsets,
+        flops=flops + _SOFTMAX_BACKWARD_FLOPS * shape.scores,
+        matmul_flops=flops,
+        kind="attention",
+        math_dtype=node.tensor("query").dtype,
     )
+
+
+def _flash_backward(node: OpNode, shape: Shape) -> Work:
+    return _backward(node, shape, kernels=5 if shape.key_heads != shape.heads else 3)
+
+
+def _cutlass_backward(node: OpNode, shape: Shape) -> Work:
+    """Half precision dots output and gradient inside the kernel; float32 does it before, by a product, a sum and
+    a copy (attention_backward.cu)."""
+    return _backward(node, shape, kernels=4 if node.tensor("query").dtype == "float32" else 1)
+
+
+def _drops(node: OpNode) -> int:
+    return int(bool(node.arg("dropout_p", 0.0)))
+
+
+def _flash_combines(node: OpNode, shape: Shape, target: Target) -> int:
+    """Whether flash attention splits the keys (num_splits_heuristic in flash_api.cpp): without dropout, where
+    blocks of 64 queries leave SMs idle, into the fewest parts that come within 85 % of the best occupation."""
+    if _drops(node):
+        return 0
+    blocks = shape.batch * shape.heads * math.ceil(shape.queries / 64)
+    slots = 2 * target.sm_count
+    if blocks >= 0.8 * slots:
+        return 0
+    key_block = 256 if shape.dim <= 64 else 128 if shape.dim <= 128 else 64
+    key_blocks = math.ceil(shape.keys / key_block)
+
+    def occupied(splits: int) -> float:
+        waves = blocks * splits / slots
+        return waves / math.ceil(waves)
+
+    eligible = [
+        splits
+        for splits in range(1, min(128, slots, key_blocks) + 1)
+        if splits == 1 or math.ceil(key_blocks / splits) != math.ceil(key_blocks / (splits - 1))
+    ]
+    best = max(map(occupied, eligible))
+    return int(next(s for s in eligible if occupied(s) >= 0.85 * best) > 1)

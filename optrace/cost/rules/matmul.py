@@ -1,79 +1,214 @@
-"""Matrix products through cuBLAS: one GEMM kernel, 2 x multiply-adds."""
+"""Matrix products: how PyTorch hands them to cuBLAS (Blas.cpp), and their 2 x multiply-adds.
+
+What cuBLAS then launches is modelled in ``gemm``.
+"""
 
 from __future__ import annotations
 
 import math
 
 from optrace.cost.profiles import Target
-from optrace.cost.rules.table import inputs_read, rule, streaming
-from optrace.cost.work import Work
+from optrace.cost.rules.gemm import Gemm, GemmPlan, plan, reread_bytes
+from optrace.cost.rules.table import inputs_read, outputs_written, rule, streaming
+from optrace.cost.work import FREE, Access, Work
 from optrace.graph import OpNode, TensorMeta
 
-
-def _product(node: OpNode, left: TensorMeta, right: TensorMeta, *, extra_flops: int = 0) -> Work:
-    """``[..., m, k] @ [..., k, n]``."""
-    batch = math.prod(left.shape[:-2])
-    rows, inner = left.shape[-2:]
-    columns = right.shape[-1]
-    flops = 2 * batch * rows * inner * columns
-    if not batch * rows * columns or not inner:
-        return streaming(node, kind="elementwise")
-    return streaming(
-        node,
-        flops=flops + extra_flops,
-        matmul_flops=flops,
-        kind="matmul",
-        math_dtype=left.dtype,
-        reads=inputs_read(node),
-    )
+#: Rows must start at multiples of this many bytes for cuBLAS's wide loads.
+_ALIGNMENT_BYTES = 16
 
 
 @rule("aten.mm", "aten.bmm")
-def multiplies(node: OpNode, _target: Target) -> Work:
-    return _product(node, node.tensor("self"), node.tensor("mat2"))
+def multiplies(node: OpNode, target: Target) -> Work:
+    return _product(node, target, node.tensor("self"), node.tensor("mat2"))
 
 
-@rule("aten.addmm", "aten.baddbmm", "aten._addmm_activation", "aten.addbmm")
-def multiplies_and_adds(node: OpNode, _target: Target) -> Work:
-    """The bias is added in the GEMM's epilogue (Blas.cpp), one FLOP an output element."""
-    left, right = ("batch1", "batch2") if "bmm" in node.op else ("mat1", "mat2")
+@rule("aten.addmm", "aten.baddbmm", "aten._addmm_activation")
+def multiplies_and_adds(node: OpNode, target: Target) -> Work:
+    """The addend goes into the epilogue of cuBLASLt as a bias vector, else it is copied into the output first
+    and added by the product's ``beta`` (addmm_out_cuda_impl in Blas.cpp). One FLOP an output element."""
+    batched = node.facts.packet == "aten.baddbmm"
+    left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
+    addend = node.tensor("self")
+    mat1, mat2 = node.tensor(left), node.tensor(right)
+    fused = not batched and _bias_is_fused(node, addend, mat2)
+    kernels = memcpys = 0
+    if not fused and node.arg("beta", 1) != 0 and not any(node.writes):
+        copied_whole = addend.is_contiguous and addend.numel == sum(t.numel for t in node.outputs)
+        kernels, memcpys = int(not copied_whole), int(copied_whole)
+    if node.facts.packet == "aten._addmm_activation" and not fused:
+        kernels += 1
     return _product(
-        node, node.tensor(left), node.tensor(right), extra_flops=sum(t.numel for t in node.outputs)
+        node,
+        target,
+        mat1,
+        mat2,
+        fused_bias=fused,
+        extra_kernels=kernels,
+        memcpys=memcpys,
+        extra_flops=sum(t.numel for t in node.outputs),
     )
 
 
-@rule("aten._scaled_mm", "aten._int_mm")
-def multiplies_low_precision(node: OpNode, _target: Target) -> Work:
-    """fp8 or int8 operands; scales ride along (ScaledBlas.cpp)."""
-    return _product(node, node.tensor("self"), node.tensor("mat2"))
+@rule("aten.addbmm")
+def sums_products(node: OpNode, target: Target) -> Work:
+    """The sum over the batch is one long product once the batch is moved into ``k`` (LinearAlgebra.cpp)."""
+    return _product(
+        node, target, node.tensor("batch1"), node.tensor("batch2"), extra_flops=node.outputs[0].numel
+    )
+
+
+@rule("aten._int_mm")
+def multiplies_low_precision(node: OpNode, target: Target) -> Work:
+    """int8 operands, int32 result (Blas.cpp)."""
+    return _product(node, target, node.tensor("self"), node.tensor("mat2"))
+
+
+@rule("aten._scaled_mm")
+def multiplies_scaled(node: OpNode, target: Target) -> Work:
+    """fp8 operands; the scales, and a bias, are applied in the epilogue (ScaledBlas.cpp)."""
+    return _product(
+        node,
+        target,
+        node.tensor("self"),
+        node.tensor("mat2"),
+        fused_bias=node.arg("bias") is not None,
+        extra_flops=node.outputs[0].numel if node.arg("bias") is not None else 0,
+    )
 
 
 @rule("aten.mv", "aten.addmv")
 def matrix_vector(node: OpNode, _target: Target) -> Work:
-    matrix = node.tensor("self" if node.facts.packet == "aten.mv" else "mat")
+    """``gemv``; the addend is copied into the result first (addmv_out_cuda in Blas.cpp)."""
+    with_addend = node.facts.packet == "aten.addmv"
+    matrix = node.tensor("mat" if with_addend else "self")
     flops = 2 * matrix.numel
-    return streaming(node, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=matrix.dtype)
+    return streaming(
+        node,
+        memcpys=int(with_addend and node.arg("beta", 1) != 0 and not any(node.writes)),
+        flops=flops + (sum(t.numel for t in node.outputs) if with_addend else 0),
+        matmul_flops=flops,
+        kind="matmul",
+        math_dtype=matrix.dtype,
+    )
 
 
 @rule("aten.dot", "aten.vdot")
 def inner_product(node: OpNode, _target: Target) -> Work:
+    """``cublasDot``: partial sums, then their sum, two kernels."""
     flops = 2 * node.inputs[0].numel
-    return streaming(node, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=node.inputs[0].dtype)
+    return streaming(
+        node, kernels=2, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=node.inputs[0].dtype
+    )
 
 
 @rule("aten._grouped_mm")
 def grouped_products(node: OpNode, _target: Target) -> Work:
-    """Every row of the ragged side meets one group's matrix: 2 x rows x k x n (GroupedBlas.cpp)."""
+    """One kernel lays out the groups' pointers and sizes, one CUTLASS kernel multiplies (GroupMM.cu).
+
+    Every row of the ragged side meets one group's matrix, 2 x rows x k x n; two ragged sides share ``k``.
+    """
     left, right = node.tensor("self"), node.tensor("mat2")
-    flops = 2 * math.prod(left.shape) * right.shape[-1]
-    if len(left.shape) == 2 and len(right.shape) == 2:
-        flops = 2 * left.shape[0] * left.shape[1] * right.shape[1]
-    return streaming(node, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=left.dtype)
+    flops = 2 * left.numel * right.shape[-1]
+    return streaming(node, kernels=2, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=left.dtype)
 
 
 @rule("aten._cdist_forward")
 def distances(node: OpNode, _target: Target) -> Work:
-    """Subtract, power and add for each pair and coordinate (DistanceKernel.cu)."""
+    """Subtract, power and add for each pair and coordinate (DistanceKernel.cu). No matmul by convention."""
     left, right = node.inputs[:2]
-    flops = 3 * left.numel * right.shape[-2]
-    return streaming(node, flops=flops, kind="reduction")
+    return streaming(node, flops=3 * left.numel * right.shape[-2], kind="reduction")
+
+
+def gemm_of(left: TensorMeta, right: TensorMeta, *, fused_bias: bool = False) -> Gemm:
+    """The product ``[..., m, k] @ [..., k, n]`` as cuBLAS sees it."""
+    m, k = left.shape[-2:]
+    n = right.shape[-1]
+    return Gemm(
+        m,
+        n,
+        k,
+        left.dtype,
+        batch=math.prod(left.shape[:-2]),
+        left_transposed=_is_transposed(left),
+        right_transposed=_is_transposed(right),
+        aligned=_is_aligned(left) and _is_aligned(right) and n * left.itemsize % _ALIGNMENT_BYTES == 0,
+        fused_bias=fused_bias,
+    )
+
+
+def _product(
+    node: OpNode,
+    target: Target,
+    left: TensorMeta,
+    right: TensorMeta,
+    *,
+    fused_bias: bool = False,
+    extra_kernels: int = 0,
+    memcpys: int = 0,
+    extra_flops: int = 0,
+) -> Work:
+    """``[..., m, k] @ [..., k, n]``, with the copies that PyTorch makes of operands cuBLAS cannot walk."""
+    if not outputs_written(node):
+        return FREE
+    gemm = gemm_of(left, right, fused_bias=fused_bias)
+    if not gemm.k:
+        return streaming(node, kind="elementwise")
+    made = plan(gemm, target)
+    flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
+    copied = [tensor for tensor in (left, right) if not _is_walkable(tensor)]
+    return Work(
+        kernels=made.kernels + extra_kernels + len(copied),
+        memcpys=memcpys,
+        memsets=made.memsets,
+        reads=tuple(inputs_read(node)),
+        writes=tuple(outputs_written(node)),
+        flops=flops + extra_flops,
+        matmul_flops=flops,
+        kind="matmul",
+        math_dtype=left.dtype,
+        rereads=_rereads(gemm, made, left, right, target),
+        scratch=(
+            *(tensor.numel * tensor.itemsize for tensor in copied),
+            *((made.workspace_elements * 4,) if made.workspace_elements else ()),
+        ),
+    )
+
+
+def _rereads(
+    gemm: Gemm, made: GemmPlan, left: TensorMeta, right: TensorMeta, target: Target
+) -> tuple[Access, ...]:
+    amounts = reread_bytes(gemm, made, left.itemsize, target)
+    return tuple(Access(t, nbytes) for t, nbytes in zip((left, right), amounts, strict=True) if nbytes)
+
+
+def _bias_is_fused(node: OpNode, addend: TensorMeta, right: TensorMeta) -> bool:
+    """isInputCompliesAddmmCudaLt in Blas.cpp: a contiguous vector as long as the rows, ``beta`` 1, and no matrix
+    with a single row or column on the right."""
+    return (
+        node.arg("beta", 1) == 1
+        and len([size for size in addend.shape if size != 1]) <= 1
+        and addend.shape[-1:] == right.shape[-1:]
+        and addend.is_contiguous
+        and min(right.shape) > 1
+        and addend.dtype in ("float64", "float32", "float16", "bfloat16")
+    )
+
+
+def _is_transposed(matrix: TensorMeta) -> bool:
+    return matrix.stride[-1] != 1 and matrix.stride[-2] == 1
+
+
+def _is_walkable(matrix: TensorMeta) -> bool:
+    """One of the last two strides is 1 and the other steps over a whole row; else Blas.cpp clones the matrix
+    (prepare_matrix_for_cublas)."""
+    (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride[-2:]
+    row_major = (across == 1 or columns == 1) and (down >= max(1, columns) or rows == 1)
+    column_major = (down == 1 or rows == 1) and (across >= max(1, rows) or columns == 1)
+    return row_major or column_major
+
+
+def _is_aligned(matrix: TensorMeta) -> bool:
+    steps = [
+        stride for size, stride in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and stride != 1
+    ]
+    return all(step * matrix.itemsize % _ALIGNMENT_BYTES == 0 for step in (*steps, matrix.offset))

@@ -1,0 +1,267 @@
+"""How cuBLAS splits one matrix product over the GPU: tiles, waves, split-K, and what it launches for that.
+
+PyTorch hands every product to cuBLAS or cuBLASLt, whose heuristics are not published. This is a model of them,
+read off kernel names, grids and launches of torch 2.11 (CUDA 13) on an H200: three kernel families, each with
+its own logic, and few thresholds.
+
+* ``warp_specialized``: Hopper's half-precision kernels (``nvjet``). Persistent: one CTA an SM takes tile after
+  tile. Up to two tiles a CTA are dealt out in advance; beyond that the CTAs draw them from a counter, which a
+  4-byte memset zeroes first. This held for all 237 distinct products recorded.
+* ``simt``: float32 (TF32 off, PyTorch's default) and float64 kernels. Too few tiles for the SMs are split along
+  k: partial sums are reduced by a second kernel, or added up in place in tile order, which takes a memset of one
+  semaphore a tile. Two launches either way.
+* ``thin``: a few rows times a matrix (``gemv``, ``gemmSN``), one launch.
+
+Launch counts over the record's ``mm``, ``addmm`` and ``bmm`` calls are exact for 97 % (see ``tests``); the
+thresholds of ``_splits_simt`` are the part that was fitted, and what it misses are products near them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from optrace.cost.profiles import Target
+
+Family = Literal["warp_specialized", "tensor_op", "simt", "thin"]
+
+#: Output tiles (rows, columns) of Hopper's half-precision kernels, small to large; either side may be the rows.
+_WARP_SPECIALIZED_TILES = tuple(
+    tile
+    for rows, columns in (
+        *((8, side) for side in (128, 256)),
+        *((64, side) for side in (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 160, 192, 256, 512)),
+        *((128, side) for side in (80, 96, 128, 144, 160, 192, 256, 320)),
+        *((192, side) for side in (48, 96, 128, 144, 192)),
+        (256, 144),
+    )
+    for tile in {(rows, columns), (columns, rows)}
+)
+_SIMT_TILES = ((32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128))
+
+#: A warp-specialized tile of ``k`` takes at least this many k-steps' worth of time to fill and drain.
+_PIPELINE_FILL_K = 64
+#: Below this depth, or with more 64 x 64 tiles than a share of it, half-precision split-K does not pay.
+_HALF_SPLIT_MIN_K = 2560
+_HALF_SPLIT_K_PER_TILE = 96
+#: SIMT split-K: the depth from which it pays at all, and when half the SMs have a tile already.
+_SIMT_SPLIT_MIN_K = 256
+_SIMT_SPLIT_BUSY_K = 320
+#: Share of the L2 that keeps operands (the rest is lost to conflicts and to both halves keeping a copy).
+_L2_USABLE_SHARE = 0.8
+#: The depth from which SIMT kernels prefer few large split tiles.
+_DEEP_K = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``batch`` products of ``[m, k]`` and ``[k, n]``, in PyTorch's row-major terms.
+
+    ``left_transposed``: the left operand lies column-major; ``right_transposed`` likewise (a ``Linear`` weight).
+    ``aligned``: rows start at multiples of 16 bytes. ``fused_bias``: a bias vector is added in the epilogue.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    batch: int = 1
+    left_transposed: bool = False
+    right_transposed: bool = False
+    aligned: bool = True
+    fused_bias: bool = False
+
+    @property
+    def is_half(self) -> bool:
+        return (
+            self.dtype in ("float16", "bfloat16") or self.dtype.startswith("float8") or self.dtype == "int8"
+        )
+
+    def tiles(self, rows: int, columns: int) -> int:
+        """Tiles of this shape that cover the output."""
+        return self.batch * math.ceil(self.m / rows) * math.ceil(self.n / columns)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPlan:
+    """What one product launches. ``waves``: rounds of tiles over the SMs. ``splits``: parts of k.
+
+    ``workspace_elements``: float32 partial sums written and read back.
+    """
+
+    family: Family
+    tile: tuple[int, int]
+    tiles: int
+    waves: int
+    splits: int = 1
+    kernels: int = 1
+    memsets: int = 0
+    workspace_elements: int = 0
+
+
+def plan(gemm: Gemm, target: Target) -> GemmPlan:
+    """The kernels that cuBLAS is expected to launch for ``gemm``."""
+    if gemm.is_half:
+        if target.capability >= (9, 0) and gemm.aligned:
+            return _warp_specialized(gemm, target)
+        return _tensor_op(gemm, target)
+    return _simt(gemm, target)
+
+
+def _plan(
+    gemm: Gemm,
+    target: Target,
+    family: Family,
+    tile: tuple[int, int],
+    *,
+    splits: int = 1,
+    kernels: int = 1,
+    memsets: int = 0,
+) -> GemmPlan:
+    tiles = gemm.tiles(*tile)
+    return GemmPlan(
+        family,
+        tile,
+        tiles,
+        waves=math.ceil(tiles * splits / target.sm_count),
+        splits=splits,
+        kernels=kernels,
+        memsets=memsets,
+        workspace_elements=splits * gemm.batch * gemm.m * gemm.n if kernels > 1 else 0,
+    )
+
+
+def _warp_specialized(gemm: Gemm, target: Target) -> GemmPlan:
+    """The tile that ends soonest: rounds over the SMs x (work of a tile + filling its pipeline)."""
+
+    def time(tile: tuple[int, int]) -> tuple[float, int]:
+        rows, columns = tile
+        waves = math.ceil(gemm.tiles(rows, columns) / target.sm_count)
+        return waves * (rows * columns + _PIPELINE_FILL_K * (rows + columns)), -rows * columns
+
+    tile = min(_WARP_SPECIALIZED_TILES, key=time)
+    tiles64 = gemm.tiles(64, 64)
+    if gemm.k >= max(_HALF_SPLIT_MIN_K, _HALF_SPLIT_K_PER_TILE * tiles64):
+        splits = max(2, min(gemm.k // 512, target.sm_count // gemm.tiles(*tile)))
+        return _plan(gemm, target, "warp_specialized", tile, splits=splits, kernels=2)
+    drawn = gemm.tiles(*tile) > 2 * target.sm_count
+    return _plan(gemm, target, "warp_specialized", tile, memsets=int(drawn))
+
+
+def _tensor_op(gemm: Gemm, target: Target) -> GemmPlan:
+    """Older tensor-core kernels, one tile a CTA: GPUs before Hopper, and rows that are not 16-byte aligned.
+
+    A deep product is split along k in place, behind a memset of its tiles' semaphores.
+    """
+    tile = (128, 128) if gemm.tiles(128, 128) >= target.sm_count // 2 else (64, 64)
+    if gemm.k >= 4 * _DEEP_K and gemm.batch == 1:
+        return _plan(gemm, target, "tensor_op", tile, splits=8, memsets=1)
+    return _plan(gemm, target, "tensor_op", tile)
+
+
+def _simt(gemm: Gemm, target: Target) -> GemmPlan:
+    if gemm.batch == 1 and min(gemm.m, gemm.n) == 1:
+        # A matrix times a vector: gemv. Very long dot products go to the dot kernel and its second stage.
+        dots = gemm.k >= 1 << 16
+        return _plan(gemm, target, "thin", (1, 8), kernels=2 if dots else 1)
+    if _is_thin(gemm, target):
+        return _plan(gemm, target, "thin", (8, 8))
+    if gemm.batch == 1 and _splits_simt(gemm, target):
+        tile = (256, 128) if gemm.k >= _DEEP_K and gemm.m * gemm.n >= 1 << 18 else (64, 64)
+        splits = max(2, min(gemm.k // 64, target.sm_count // gemm.tiles(*tile)))
+        if gemm.fused_bias and _splits_without_workspace(gemm):
+            return _plan(gemm, target, "simt", (32, 32), splits=4, kernels=3, memsets=1)
+        return _plan(gemm, target, "simt", tile, splits=splits, kernels=2)
+    return _plan(gemm, target, "simt", _simt_tile(gemm, target))
+
+
+def _simt_tile(gemm: Gemm, target: Target) -> tuple[int, int]:
+    """The largest tile of which every SM still gets one, else the smallest."""
+    return next(
+        (tile for tile in reversed(_SIMT_TILES) if gemm.tiles(*tile) >= 0.9 * target.sm_count), _SIMT_TILES[0]
+    )
+
+
+def _is_thin(gemm: Gemm, target: Target) -> bool:
+    """At most 16 rows and contiguous rows on the left: ``gemmSN``, whose CTAs walk all of k.
+
+    Eight columns a CTA with a transposed right operand (up to 12 rows in one pass), 64 columns and 4 rows
+    otherwise; used where that occupies the SMs or where k is short.
+    """
+    if gemm.batch > 1 or gemm.m > 16 or gemm.left_transposed:
+        return False
+    if gemm.right_transposed:
+        passes = 1 if gemm.m <= 12 else 2
+        walked = gemm.k * passes
+        fills = math.ceil(gemm.n / 8) * passes >= 0.9 * target.sm_count
+        return walked <= 1024 or (fills and (passes == 1 or walked <= 2048))
+    return gemm.k <= 1024 and (
+        gemm.k <= 64 or math.ceil(gemm.n / 64) * math.ceil(gemm.m / 4) >= target.sm_count
+    )
+
+
+def _splits_simt(gemm: Gemm, target: Target) -> bool:
+    """Whether a float32 product is split along k: it has too few tiles, and k is deep enough to share out.
+
+    With a bias in the epilogue (cuBLASLt) the smallest tile, 32 x 32, decides; without one the usual 64 x 64.
+    """
+    large = gemm.tiles(256, 128)
+    if gemm.fused_bias:
+        small = gemm.tiles(32, 32)
+        if small < 0.95 * target.sm_count:
+            return True
+        return gemm.k >= 2 * _DEEP_K and (small <= target.sm_count or (gemm.k >= 4 * _DEEP_K and large <= 16))
+    tiles = gemm.tiles(64, 64)
+    if gemm.k >= _DEEP_K and large <= target.sm_count // 3:
+        return True
+    if tiles <= target.sm_count // 2:
+        return gemm.k >= _SIMT_SPLIT_MIN_K
+    return gemm.k >= _SIMT_SPLIT_BUSY_K and tiles <= 1.125 * target.sm_count
+
+
+def _splits_without_workspace(gemm: Gemm) -> bool:
+    """``sgemm_largek``: the output is scaled by beta first, parts of k are added to it atomically, and the bias
+    comes last: memset, scale, product, epilogue. Seen with a transposed right operand where the output fills
+    less than half a 64 x 64 tile's side, or takes a dozen of them and more."""
+    if not gemm.right_transposed or gemm.m <= 16:
+        return False
+    return min(gemm.m, gemm.n) < 32 or (gemm.m >= 64 and gemm.tiles(64, 64) >= 12)
+
+
+def reread_bytes(gemm: Gemm, made: GemmPlan, itemsize: int, target: Target) -> tuple[int, int]:
+    """Bytes of the left and of the right operand that are fetched again because they left the L2 meanwhile.
+
+    One-tile-a-CTA kernels walk down the rows first (their grid is ``[row tiles, column tiles]``): a left operand
+    larger than the L2 passes once for each column of tiles. A 65536 x 768 float32 matrix times 768 x 3072 read
+    4,859 MB on an H200 where 24 x 201 MB = 4,832 MB. Persistent kernels work on a near-square block of tiles at
+    a time, so each round fetches the block's rows and columns: 25 rounds x 39 MB for 32768 x 4096 x 4096 in
+    bfloat16, 967 MB where 1,164 MB were read. Batches are taken to fit the L2 one by one.
+    """
+    rows, columns = made.tile
+    row_tiles, column_tiles = math.ceil(gemm.m / rows), math.ceil(gemm.n / columns)
+    left, right = gemm.m * gemm.k * itemsize, gemm.k * gemm.n * itemsize
+    if gemm.batch > 1 or made.waves * made.splits == 1 or made.family == "thin":
+        return 0, 0
+    if made.family != "warp_specialized":
+        return round(_missed(left, target) * left * (column_tiles - 1)), 0
+    missed = _missed(left + right, target)
+    high = min(row_tiles, max(1, math.ceil(math.sqrt(target.sm_count * columns / rows))))
+    wide = min(column_tiles, math.ceil(target.sm_count / high))
+    high = min(row_tiles, math.ceil(target.sm_count / wide))
+    again_left = max(1.0, made.waves * high / row_tiles) - 1
+    again_right = max(1.0, made.waves * wide / column_tiles) - 1
+    return round(missed * left * again_left), round(missed * right * again_right)
+
+
+def _missed(working_set: int, target: Target) -> float:
+    """The share of a working set, swept again and again, that misses the L2 on each sweep.
+
+    With random replacement a sweep that brings in ``x`` bytes leaves ``exp(-x / capacity)`` of what was there:
+    the steady state is ``share = 1 - exp(-share * working_set / capacity)``, zero for a working set that fits.
+    """
+    ratio = working_set / (_L2_USABLE_SHARE * target.l2_bytes)
+    share = 1.0
+    for _ in range(20):
+        share = 1 - math.exp(-share * ratio)
+    return share if ratio > 1 else 0.0

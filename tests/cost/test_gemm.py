@@ -1,0 +1,233 @@
+"""Matrix products: what PyTorch and cuBLAS launch for them, their FLOPs and what they read again."""
+
+import math
+
+import pytest
+
+from optrace.cost.rules import work_of
+from optrace.cost.rules.gemm import Gemm, plan, reread_bytes
+from optrace.cost.work import Work
+from tests.cost.calls import T
+
+HALF = "bfloat16"
+
+
+def launches(work: Work) -> tuple[int | None, int, int]:
+    return work.kernels, work.memcpys, work.memsets
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tiles", "memsets"),
+    [
+        # 132 SMs. 256 x 128 tiles: 4 x 32 = 128, one a CTA.
+        (4096, 1024, 1024, 128, 0),
+        # Two tiles a CTA at most, no counter: 4 x 64 = 256 <= 2 x 132.
+        (8192, 1024, 1024, 256, 0),
+        # 12 x 32 = 384 > 264: drawn from a counter that a memset zeroes.
+        (4096, 3072, 768, 384, 1),
+    ],
+)
+def test_persistent_kernels_draw_tiles_beyond_two_a_cta(target, m, n, k, tiles, memsets):
+    made = plan(Gemm(m, n, k, HALF, right_transposed=True), target)
+    assert (made.family, made.memsets, made.kernels) == ("warp_specialized", memsets, 1)
+    assert made.tiles > 2 * 132 if memsets else made.tiles <= 2 * 132
+    assert Gemm(m, n, k, HALF).tiles(128, 256) == tiles
+
+
+@pytest.mark.parametrize(
+    ("gemm", "kernels", "memsets"),
+    [
+        # 18 tiles of 64 x 64 (3 x 6) and k 3136 >= 18 x 96: split along k, partial sums reduced.
+        (Gemm(192, 384, 3136, HALF, left_transposed=True), 2, 0),
+        # 45 tiles (15 x 3) would want k >= 4320.
+        (Gemm(960, 192, 3136, HALF, left_transposed=True), 1, 0),
+        # Rows of 50257 elements are not 16-byte aligned: no Hopper kernel; k is deep, semaphores are zeroed.
+        (Gemm(1024, 768, 50257, HALF, aligned=False), 1, 1),
+        (Gemm(1024, 50257, 768, HALF, aligned=False), 1, 0),
+        # float32: 64 tiles of 64 x 64 (16 x 4) fill less than half the 132 SMs, k 256 >= 256.
+        (Gemm(1000, 200, 256, "float32"), 2, 0),
+        (Gemm(1000, 200, 192, "float32"), 1, 0),
+        # 16 x 9 = 144 tiles are at most 1.125 x 132 = 148.5, and k 384 >= 320.
+        (Gemm(1000, 520, 384, "float32"), 2, 0),
+        (Gemm(1000, 650, 384, "float32"), 1, 0),
+        # A bias in the epilogue: 32 x 32 tiles decide. 2 x 16 = 32 of 132 SMs; 16 x 16 = 256.
+        (Gemm(64, 512, 64, "float32", right_transposed=True, fused_bias=True), 2, 0),
+        (Gemm(512, 512, 64, "float32", right_transposed=True, fused_bias=True), 1, 0),
+        # 12 tiles of 64 x 64: scaled, added to atomically, bias last, one memset.
+        (Gemm(64, 768, 3072, "float32", right_transposed=True, fused_bias=True), 3, 1),
+        # Few rows: thin kernels walk all of k. 1000 / 8 = 125 CTAs >= 0.9 x 132.
+        (Gemm(8, 1000, 1280, "float32", right_transposed=True, fused_bias=True), 1, 0),
+        (Gemm(1, 1000, 1280, "float32", right_transposed=True, fused_bias=True), 1, 0),
+        # A dot product of a million terms for each row: the dot kernel and its second stage.
+        (Gemm(2048, 1, 1 << 20, "float32"), 2, 0),
+        # Batches give each SM something to do.
+        (Gemm(64, 64, 4096, "float32", batch=128), 1, 0),
+    ],
+)
+def test_split_k(target, gemm, kernels, memsets):
+    made = plan(gemm, target)
+    assert (made.kernels, made.memsets) == (kernels, memsets)
+
+
+def test_partial_sums_are_written_and_read_back(maker, target):
+    work = work_of(
+        maker(
+            "aten.mm.default",
+            T(192, 3136, dtype=HALF),
+            T(3136, 384, dtype=HALF),
+            out=T(192, 384, dtype=HALF),
+        ),
+        target,
+    )
+    made = plan(Gemm(192, 384, 3136, HALF), target)
+    assert work.scratch == (made.splits * 192 * 384 * 4,)
+
+
+class TestRereads:
+    def test_a_left_operand_beyond_the_l2_passes_once_a_column_of_tiles(self, target):
+        gemm = Gemm(65536, 3072, 768, "float32", right_transposed=True, fused_bias=True)
+        left, right = reread_bytes(gemm, plan(gemm, target), 4, target)
+        # 3072 / 128 = 24 columns of tiles: 23 more passes over 201 MB, of which a cache of 0.8 x 50 MB keeps 1 %.
+        assert left == pytest.approx(23 * 65536 * 768 * 4, rel=0.01)
+        assert right == 0
+
+    def test_what_fits_is_read_once(self, target):
+        gemm = Gemm(4096, 4096, 512, "float32", right_transposed=True)
+        assert reread_bytes(gemm, plan(gemm, target), 4, target) == (0, 0)
+
+    def test_persistent_kernels_fetch_a_block_of_tiles_each_round(self, target):
+        gemm = Gemm(32768, 4096, 4096, HALF)
+        made = plan(gemm, target)
+        left, right = reread_bytes(gemm, made, 2, target)
+        # 132 SMs hold a block of 8 x 17 tiles of 320 x 128: 4,736 rows and columns of 8 KB a round.
+        assert made.tile == (320, 128)
+        high = math.ceil(math.sqrt(132 * 128 / 320))
+        wide = math.ceil(132 / high)
+        fetched = made.waves * (high * 320 + wide * 128) * 4096 * 2
+        assert left + right + (32768 + 4096) * 4096 * 2 == pytest.approx(fetched, rel=0.02)
+
+    def test_they_are_reads_of_the_operand(self, maker, target):
+        a, b = T(65536, 768), T(768, 3072, stride=(1, 768))
+        node = maker("aten.addmm.default", T(3072), a, b, out=T(65536, 3072))
+        (again,) = work_of(node, target).rereads
+        assert again.tensor == node.inputs[1]
+
+
+class TestAddmm:
+    def test_a_bias_vector_rides_in_the_epilogue(self, maker, target):
+        weight = T(512, 512, stride=(1, 512))
+        work = work_of(
+            maker("aten.addmm.default", T(512), T(512, 512), weight, out=T(512, 512)),
+            target,
+        )
+        assert launches(work) == (1, 0, 0)
+
+    def test_a_matrix_is_copied_into_the_output_first(self, maker, target):
+        x = T(512, 512)
+        work = work_of(maker("aten.addmm.default", T(512, 512), x, x, out=T(512, 512)), target)
+        assert launches(work) == (1 + 1, 1, 0)  # a copy, then split-K: 64 tiles of 64 x 64 and k 512
+
+    def test_a_vector_that_repeats_is_expanded_by_a_kernel(self, maker, target):
+        # A single column: cuBLASLt refuses, so [1] is expanded to [2048, 1], then gemv.
+        work = work_of(
+            maker("aten.addmm.default", T(1), T(2048, 256), T(256, 1, stride=(1, 256)), out=T(2048, 1)),
+            target,
+        )
+        assert launches(work) == (1 + 1, 0, 0)
+
+    def test_in_place_and_beta_zero_copy_nothing(self, maker, target):
+        out, x = T(2048, 2048), T(2048, 2048)
+        in_place = work_of(maker("aten.addmm_.default", out, x, x, out=out), target)
+        ignored = work_of(maker("aten.addmm.default", T(2048, 2048), x, x, out=T(2048, 2048), beta=0), target)
+        assert in_place.memcpys == ignored.memcpys == 0
+
+    def test_baddbmm(self, maker, target):
+        """The addend is copied into the output, then added by the product's beta: 2 x (3x4 @ 4x5) + 2x3x5.
+
+        ``matmul_flops`` 2 x 2 x 3 x 4 x 5 = 240; ``flops`` with the 30 additions."""
+        work = work_of(
+            maker("aten.baddbmm.default", T(2, 3, 5), T(2, 3, 4), T(2, 4, 5), out=T(2, 3, 5)), target
+        )
+        assert launches(work) == (1, 1, 0)
+        assert (work.matmul_flops, work.flops) == (240, 240 + 30)
+
+
+def test_operands_that_cublas_cannot_walk_are_copied(maker, target):
+    every_other = T(2048, 2048, stride=(8192, 2))
+    work = work_of(maker("aten.mm.default", every_other, T(2048, 2048), out=T(2048, 2048)), target)
+    assert launches(work) == (1 + 1, 0, 0)
+    assert work.scratch == (2048 * 2048 * 4,)
+
+
+def test_nothing_to_sum_up_is_a_fill(maker, target):
+    work = work_of(maker("aten.mm.default", T(8, 0), T(0, 4), out=T(8, 4)), target)
+    assert (launches(work), work.matmul_flops) == ((1, 0, 0), 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "out", "matmul_flops", "flops"),
+    [
+        (("aten.mv.default", T(8, 4), T(4)), T(8), 2 * 8 * 4, 2 * 8 * 4),
+        (("aten.addmv.default", T(8), T(8, 4), T(4)), T(8), 2 * 8 * 4, 2 * 8 * 4 + 8),
+        (("aten.dot.default", T(7), T(7)), T(), 2 * 7, 2 * 7),
+        # Each of 16 rows meets one of 4 groups' [32, 8] matrices.
+        (
+            (
+                "aten._grouped_mm.default",
+                T(16, 32, dtype=HALF),
+                T(4, 32, 8, dtype=HALF),
+                T(4, dtype="int32"),
+            ),
+            T(16, 8, dtype=HALF),
+            2 * 16 * 32 * 8,
+            2 * 16 * 32 * 8,
+        ),
+        # Two ragged sides share k = 16: a [32, 8] gradient a group, 16 rows in all.
+        (
+            (
+                "aten._grouped_mm.default",
+                T(32, 16, dtype=HALF),
+                T(16, 8, dtype=HALF),
+                T(4, dtype="int32"),
+            ),
+            T(4, 32, 8, dtype=HALF),
+            2 * 32 * 16 * 8,
+            2 * 32 * 16 * 8,
+        ),
+        # Subtract, power, add: 3 a pair and coordinate, no matmul.
+        (("aten._cdist_forward.default", T(5, 3), T(7, 3), 2.0, None), T(5, 7), 0, 3 * 5 * 7 * 3),
+        (
+            (
+                "aten._scaled_mm.default",
+                T(32, 64, dtype="float8_e4m3fn"),
+                T(64, 16, dtype="float8_e4m3fn", stride=(1, 64)),
+                T(),
+                T(),
+            ),
+            T(32, 16, dtype=HALF),
+            2 * 32 * 64 * 16,
+            2 * 32 * 64 * 16,
+        ),
+    ],
+)
+def test_flops(maker, target, call, out, matmul_flops, flops):
+    work = work_of(maker(*call, out=out), target)
+    assert (work.matmul_flops, work.flops) == (matmul_flops, flops)
+
+
+def test_mlp_of_784_512_512_10(maker, target):
+    """``matmul_flops`` of three linear layers on one row: 668,672 multiply-adds are 1,337,344 FLOPs."""
+    layers = [(784, 512), (512, 512), (512, 10)]
+    total = sum(
+        work_of(
+            maker("aten.addmm.default", T(n), T(1, k), T(k, n, stride=(1, k)), out=T(1, n)), target
+        ).matmul_flops
+        for k, n in layers
+    )
+    assert total == 2 * (784 * 512 + 512 * 512 + 512 * 10) == 1_337_344
+
+
+def test_grouped_products_lay_out_their_groups_first(maker, target):
+    x, w, ends = T(16, 32, dtype=HALF), T(4, 32, 8, dtype=HALF), T(4, dtype="int32")
+    node = maker("aten._grouped_mm.default", x, w, ends, out=T(16, 8, dtype=HALF))
+    assert launches(work_of(node, target)) == (2, 0, 0)
