@@ -1,0 +1,143 @@
+"""What only a CUDA GPU can show: the same calls in cuda and in fake mode, and what a measured step holds."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from optrace.tracing import StandinDevice, open_session
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    # torch's profiler says so once a process, whatever is asked of it.
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
+]
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embed(tokens)))
+
+
+def training():
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 100, (4, 32), device="cuda")
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(tokens).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def convolution():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+    ).cuda()
+    x = torch.randn(2, 3, 16, 16, device="cuda")
+    return lambda: model(x).sum().backward()
+
+
+def recurrent():
+    model = nn.LSTM(16, 32, 2).cuda()
+    x = torch.randn(5, 2, 16, device="cuda")
+    return lambda: model(x)[0].sum().backward()
+
+
+def recorded(mode, build):
+    properties = torch.cuda.get_device_properties(0)
+    answers = StandinDevice(
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        sm_count=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        l2_bytes=properties.L2_cache_size,
+    )
+    with open_session(mode, answers=answers) as session:
+        step = build()
+        step()
+        with session.recording():
+            step()
+    return session.graph
+
+
+def stream_of(graph):
+    return [
+        (n.op, n.phase, n.module and n.module.path, [str(t) for t in n.inputs], [str(t) for t in n.outputs])
+        for n in graph
+    ]
+
+
+@pytest.mark.parametrize("build", [training, convolution, recurrent])
+def test_fake_mode_records_what_the_gpu_runs(build):
+    assert stream_of(recorded("fake", build)) == stream_of(recorded("cuda", build))
+
+
+def test_backward_calls_keep_their_module_in_the_engines_own_thread():
+    graph = recorded("cuda", training)
+    backward = [
+        node
+        for node in graph
+        if node.phase == "backward" and node.label in ("mm", "native_layer_norm_backward")
+    ]
+    assert backward
+    assert all(node.module is not None for node in backward)
+    assert all(node.source.line is not None for node in backward)
+
+
+def test_streams_are_told_apart():
+    side = torch.cuda.Stream()
+    x = torch.ones(8, device="cuda")
+
+    def step():
+        x + 1
+        with torch.cuda.stream(side):
+            x * 2
+
+    graph = recorded("cuda", lambda: step)
+    assert len({node.stream for node in graph}) == 2
+
+
+def test_a_measured_step_is_whole():
+    from optrace.measuring.recorder import measure
+
+    with open_session("cuda") as session:
+        row = measure(session, "training", training(), repeats=5, seconds=1.0)
+    assert not row["stray"]
+    assert row["n_kernels"] == sum(len(call["kernels"]) for call in row["ops"]) > 50
+    assert row["gpu_us"] > 0
+    assert 0 < row["issue_us"] <= row["wall_us"]
+    assert row["mem_peak"] >= row["mem_base"]
+    matmuls = [call for call in row["ops"] if call["op"] in ("aten.mm.default", "aten.addmm.default")]
+    assert all(any(k["kind"] == "kernel" for k in call["kernels"]) for call in matmuls)
+    assert {call["phase"] for call in row["ops"]} == {"forward", "backward", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    "sample", ["toy_block.py", "gpt_block.py", "resnet_block.py", "kernelbench_style.py"]
+)
+def test_samples_run_on_the_gpu(sample, tmp_path, monkeypatch):
+    from optrace.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    outs = {}
+    for mode in ("cuda", "fake"):
+        assert main([str(SAMPLES / sample), "--mode", mode, "-q", "-o", f"{mode}.json"]) == 0
+        from optrace import load
+
+        outs[mode] = [node.op for node in load(f"{mode}.json").graph]
+    assert outs["cuda"] == outs["fake"]
