@@ -26,7 +26,7 @@ STYLES: dict[Bound, str] = {
 def show_report(out: Console, report: Report, *, top: int) -> None:
     """The verdict, the scoreboard and the ``top`` ops."""
     show(out, "")
-    show(out, Text(verdict_line(report), style=f"bold {STYLES[report.verdict.bottleneck]}"))
+    show(out, Text(verdict_line(report), style=f"bold {STYLES[report.verdict.bottleneck or 'host']}"))
     show(out, "")
     show(out, _scoreboard(report))
     if top and len(report.graph):

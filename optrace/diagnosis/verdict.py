@@ -13,12 +13,13 @@ Bottleneck = Literal["launch", "memory", "compute", "sync"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Microseconds of the wall clock by cause. ``host_tail_us`` is left over: the host after the last kernel.
+    """Microseconds of the wall clock by cause; ``bottleneck`` is the largest, None where the device does nothing.
+    ``host_tail_us`` is left over: the host after the last kernel.
 
     ``graph_us`` is what a replayed CUDA graph of the same launches would take.
     """
 
-    bottleneck: Bottleneck
+    bottleneck: Bottleneck | None
     launch_us: float
     memory_us: float
     compute_us: float
@@ -34,10 +35,13 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence, with the cure that fits."""
-        share = f"{100 * self.share(self.bottleneck):.0f} %"
+        cause = self.bottleneck
+        if cause is None:
+            return "nothing to bound: no call is known to launch anything on the device"
+        share = f"{100 * self.share(cause):.0f} %"
         saved = self.wall_us - self.graph_us
         graph = (
-            f"about {self.graph_us:,.0f} us instead of {self.wall_us:,.0f} us" if saved > 0 else "nothing to gain"
+            f"~{self.graph_us:,.0f} us instead of ~{self.wall_us:,.0f} us" if saved > 0 else "nothing to gain"
         )
         return {
             "launch": f"launch-bound: the GPU waits for the host {share} of the step; "
@@ -48,7 +52,7 @@ class Verdict:
             f"graph only launches ({graph}); lower precision or less work does",
             "sync": f"sync-bound: the GPU idles {share} of the step because the host waited for it; "
             "take the waits out of the step first, they also stop a CUDA graph",
-        }[self.bottleneck]
+        }[cause]
 
 
 def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
@@ -67,7 +71,7 @@ def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
     sums: dict[Bottleneck, float] = {"memory": memory, "launch": launch, "compute": compute, "sync": sync}
     gpu = priced.pricing.gpu
     return Verdict(
-        bottleneck=max(sums, key=lambda cause: sums[cause]),
+        bottleneck=max(sums, key=lambda cause: sums[cause]) if any(sums.values()) else None,
         launch_us=launch,
         memory_us=memory,
         compute_us=compute,

@@ -16,7 +16,7 @@ import msgspec
 from optrace.cost.profiles import Pricing, pricing
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
 from optrace.rendering.options import DrawOptions, Rendered
-from optrace.rendering.scoreboard import main_math_dtype, takes_device_time, tax_layers
+from optrace.rendering.scoreboard import main_math_dtype, tax_layers
 from optrace.report import Report
 from optrace.report import report as make_report
 
@@ -125,7 +125,7 @@ def _totals(report: Report) -> dict[str, Any]:
         "flops_only_us": report.flops_only_us,
         "mfu": report.mfu,
         "ridge_point": report.pricing.gpu.ridge_point(main_math_dtype(report)),
-        "bottleneck": verdict.bottleneck if takes_device_time(report) else None,
+        "bottleneck": verdict.bottleneck,
         "cuda_graph_us": verdict.graph_us,
         "lesson": {
             "kernels": plain.kernels,

@@ -64,15 +64,7 @@ def verdict_line(report: Report) -> str:
     """The verdict in one sentence."""
     if not len(report.graph):
         return "nothing was dispatched"
-    if not takes_device_time(report):
-        return "nothing to bound: no call is known to launch anything on the device"
     return report.verdict.sentence
-
-
-def takes_device_time(report: Report) -> bool:
-    """Whether there is a wall clock to divide among causes; else a verdict names none."""
-    verdict = report.verdict
-    return verdict.launch_us + verdict.memory_us + verdict.compute_us + verdict.sync_us > 0
 
 
 def tax_layers(report: Report) -> tuple[TaxLayer, ...]:
