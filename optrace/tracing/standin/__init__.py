@@ -22,7 +22,7 @@ strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU.
 | `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
 | `shapes`, `layout` | what CUDA's own ops return |
 | `values`, `unknown` | contents of small tensors, and answers for those that are not known |
-| `modules` | parameters that keep their identity when a module is moved |
+| `modules`, `lazy` | parameters that keep their identity when a module is moved; uninitialized ones |
 | `optimizers` | the types that optimizers take fast paths for |
 | `patches` | the one mechanism by which names of torch are replaced and restored |
 
@@ -47,6 +47,7 @@ from optrace.tracing.standin import (
     cuda_api,
     initialization,
     kernels,
+    lazy,
     modules,
     optimizers,
     streams,
@@ -130,6 +131,7 @@ def standin(
     rows: list[Patch] = [
         *tensors.patches(),
         *modules.patches(),
+        *lazy.patches(),
         *backward.patches(mode),
         *look_through_patches(),
         *cuda_api.patches(),

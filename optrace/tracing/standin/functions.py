@@ -83,6 +83,35 @@ def _cuda(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return tensor.to(parse(torch.device("cuda", 0) if device is None else device), **kwargs)
 
 
+_LEGACY_DTYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Bool": torch.bool,
+}
+
+
+def _type(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.type()` and `Tensor.type("torch.cuda.FloatTensor")`."""
+    kind = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if kind is None:
+        return func(*args, **kwargs).replace(BACKEND, "cuda")
+    name = (
+        kind
+        if isinstance(kind, str)
+        else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"
+    )
+    if name.startswith("torch.cuda.") and name.endswith("Tensor"):
+        return args[0].to(torch.device(BACKEND, 0), _LEGACY_DTYPES[name[len("torch.cuda.") : -len("Tensor")]])
+    return func(*args, **kwargs)
+
+
 def _from_data(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor(data)`, `torch.as_tensor(data)`: numbers go to the GPU unseen, then one `lift_fresh` is seen.
 
@@ -126,6 +155,7 @@ _SPECIAL: dict[Any, Call] = {
     torch.as_tensor: _from_data,
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.to: _to,
+    torch.Tensor.type: _type,
     torch.Tensor.cuda: _cuda,
 }
 

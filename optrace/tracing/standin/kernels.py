@@ -16,11 +16,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from optrace.tracing.standin import attention, autocast, normalization, recurrent
+from optrace.tracing.standin import attention, autocast, normalization, recurrent, softmax
 
 COMPOSITES: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention.scaled_dot_product_attention,
     "_batch_norm_impl_index": normalization.batch_norm_impl_index,
+    "softmax.int": softmax.softmax,
+    "log_softmax.int": softmax.log_softmax,
+    "grid_sampler": softmax.grid_sampler,
     **recurrent.kernels(),
 }
 

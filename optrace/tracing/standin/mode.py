@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorConverter,
     FakeTensorMode,
+    UnsupportedOperatorException,
     in_kernel_invocation_manager,
 )
 
@@ -24,7 +25,15 @@ from optrace.tracing.standin.kernels import instead
 from optrace.tracing.standin.layout import contiguous
 from optrace.tracing.standin.recurrent import flatten_weight
 from optrace.tracing.standin.shapes import SHAPES, Out
-from optrace.tracing.standin.unknown import DEPENDS_ON_VALUES, Answers, Assume, Guess, gpu_or_cpu
+from optrace.tracing.standin.unknown import (
+    DEPENDS_ON_VALUES,
+    HOST_RESULTS,
+    Answers,
+    Assume,
+    Guess,
+    NoFakeError,
+    gpu_or_cpu,
+)
 from optrace.tracing.standin.values import MAX_ELEMENTS, Values
 
 aten = torch.ops.aten
@@ -78,7 +87,7 @@ class StandInMode(FakeTensorMode):
     """
 
     def __init__(self, assume: Assume, guesses: list[Guess]) -> None:
-        super().__init__(allow_non_fake_inputs=True)
+        super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         self.values = Values()
         self.answers = Answers(self.values, assume, guesses)
         self.fake_tensor_converter = _Converter(self.values)
@@ -110,10 +119,12 @@ class StandInMode(FakeTensorMode):
         try:
             out = self._dispatch(func, types, args, kwargs)
             if self.depth == 1 and out is not NotImplemented:
-                self.values.follow(func, args, kwargs, out)
+                self._follow(func, args, kwargs, out)
             return out
         except BaseException as error:
             self.failure = error
+            if error.args and isinstance(error.args[0], str) and BACKEND in error.args[0]:
+                error.args = (error.args[0].replace(BACKEND, "cuda"), *error.args[1:])
             raise
         finally:
             self.depth -= 1
@@ -128,7 +139,7 @@ class StandInMode(FakeTensorMode):
         if func in DEPENDS_ON_VALUES:
             answer = self.answers.answer(func, args, kwargs)
             if answer is not NotImplemented:
-                return self.wrap_real(answer, gpu_or_cpu(args))
+                return self.wrap_real(answer, gpu_or_cpu(args), HOST_RESULTS.get(func))
         elif func in _INDEXING and (plain := self.answers.index(func, args)) is not None:
             with in_kernel_invocation_manager(self):
                 meta = func(*plain)
@@ -136,7 +147,9 @@ class StandInMode(FakeTensorMode):
         elif func in _LIFTS and type(args[0]) is Tensor:
             return self.fake_tensor_converter.from_real_tensor(self, args[0])
         elif func in _PIN:
-            return args[0]
+            return self._pinned(args[0])
+        elif func is aten.is_pinned.default:
+            return getattr(args[0], "pinned", False)
         elif func is aten._cudnn_rnn_flatten_weight.default:
             with in_kernel_invocation_manager(self):
                 buffer = flatten_weight(*args[:2])
@@ -144,7 +157,37 @@ class StandInMode(FakeTensorMode):
         elif (kernel := instead().get(func)) is not None and _gpu_of(args) is not None:
             with self:
                 return kernel(*args, **kwargs)
-        return self.dispatch(func, types, args, kwargs)
+        try:
+            return self.dispatch(func, types, args, kwargs)
+        except (UnsupportedOperatorException, RuntimeError) as error:
+            return self._without_shape(func, args, kwargs, error)
+
+    def _without_shape(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: RuntimeError
+    ) -> Any:
+        """What an op returns for which torch has no shape function."""
+        if not isinstance(error, UnsupportedOperatorException) and "no fake impl" not in str(error):
+            raise error
+        if not func._schema.returns:
+            return None
+        raise NoFakeError(str(func)) from error
+
+    def _pinned(self, t: FakeTensor) -> FakeTensor:
+        """A copy in pinned memory: the same contents, and it says so."""
+        pinned = FakeTensor(self, torch.empty_like(t, device=META), t.fake_device)
+        pinned.pinned = True
+        if (value := self.values.get(t)) is not None:
+            self.values.put(pinned, value)
+        return pinned
+
+    def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        if func is aten._amp_foreach_non_finite_check_and_unscale_.default:
+            # Whether gradients overflowed decides if the optimizer steps. A trace is of an ordinary step.
+            for grad in args[0]:
+                self.values.forget(grad)
+            self.answers.note(str(func), 0.0)
+            return
+        self.values.follow(func, args, kwargs, out)
 
     def _view(self, func: Any, t: FakeTensor, shape: Sequence[int]) -> FakeTensor:
         if not isinstance(t, FakeTensor):
@@ -153,10 +196,12 @@ class StandInMode(FakeTensorMode):
             meta = func(t, shape)
         return FakeTensor(self, meta, t.fake_device)
 
-    def wrap_real(self, value: Any, device: torch.device) -> Any:
-        """Fake tensors on `device` for real or meta ones; the values of real ones are kept."""
+    def wrap_real(self, value: Any, device: torch.device, on_host: int | None = None) -> Any:
+        """Fake tensors on `device` for real or meta ones; the values of real ones are kept. Of several results,
+        the one at `on_host` lives on the CPU."""
         if isinstance(value, (tuple, list)):
-            return type(value)(self.wrap_real(v, device) for v in value)
+            host = torch.device("cpu")
+            return tuple(self.wrap_real(v, host if i == on_host else device) for i, v in enumerate(value))
         if not isinstance(value, Tensor):
             return value
         fake = FakeTensor(self, value.to(META), device)

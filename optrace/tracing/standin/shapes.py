@@ -237,6 +237,24 @@ def _native_multi_head_attention(
     return out, Out(weights, query.dtype) if need_weights else None
 
 
+@_shape_of("_transformer_encoder_layer_fwd")
+def _transformer_encoder_layer_fwd(src: Tensor, *rest: Any, **kwargs: Any) -> Out:
+    return Out(tuple(src.shape), src.dtype)
+
+
+# ---- sampling
+
+
+@_shape_of("cudnn_grid_sampler")
+def _cudnn_grid_sampler(input: Tensor, grid: Tensor) -> Out:
+    return Out([input.size(0), input.size(1), grid.size(1), grid.size(2)], input.dtype)
+
+
+@_shape_of("cudnn_grid_sampler_backward")
+def _cudnn_grid_sampler_backward(input: Tensor, grid: Tensor, grad: Tensor) -> Any:
+    return Out(tuple(input.shape), input.dtype), Out(tuple(grid.shape), grid.dtype)
+
+
 # ---- recurrent networks
 
 # What cuDNN 9.19 keeps of each step for the backward, in hidden states: measured for LSTM and GRU.

@@ -54,11 +54,78 @@ def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
     return copied
 
 
+def as_numpy(self: FakeTensor, *, force: bool = False) -> Any:
+    """`FakeTensor.numpy()` of a tensor whose values are known; zeros, as a guess, if the user chose to guess."""
+    mode = self.fake_mode
+    if force:
+        self = self.detach().cpu()
+    elif self.fake_device.type != "cpu":
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host"
+        )
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        value = mode.values.get(self)
+        if value is None:
+            value = mode.answers.guess(
+                "Tensor.numpy", lambda worst: torch.zeros(self.shape, dtype=self.dtype)
+            )
+        return value.clone().numpy()
+
+
+def as_list(self: FakeTensor) -> Any:
+    """`FakeTensor.tolist()`: a tensor on the GPU is copied to the host first, as torch does."""
+    host = self.cpu() if self.fake_device.type == BACKEND else self
+    return (
+        as_numpy(host.detach()).tolist() if host.dtype != torch.bfloat16 else as_numpy(host.float()).tolist()
+    )
+
+
+_set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property written in C
+
+
+def set_data(self: FakeTensor, value: Tensor) -> None:
+    """`x.data = value`, also from CPU to GPU, which torch allows for CUDA but not for this backend."""
+    if self.device == value.device:
+        _set_data(self, value)
+        return
+    moved = value.detach()
+    if isinstance(self, torch.nn.Parameter):
+        moved = torch.nn.Parameter(moved, requires_grad=self.requires_grad)
+    else:
+        moved.requires_grad_(self.requires_grad)
+    torch.utils.swap_tensors(self, moved)
+
+
+class NotFake(type):
+    """The type of a class that nothing is an instance of."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return False
+
+
+class NoFakeTensor(metaclass=NotFake):
+    """What programs get that look for fake tensors to take another path while being traced."""
+
+
 def patches() -> list[Patch]:
     """The rows by which fake tensors look like tensors of the user's device."""
     return [
         Patch(FakeTensor, "device", property(seen_device), "the user has to see `cuda`"),
         Patch(FakeTensor, "is_cuda", property(seen_is_cuda), "the user has to see `cuda`"),
+        Patch(FakeTensor, "numpy", as_numpy, "known values can be read"),
+        Patch(FakeTensor, "tolist", as_list, "known values can be read"),
+        Patch(
+            FakeTensor,
+            "data",
+            property(torch.Tensor.data.__get__, set_data),  # type: ignore[attr-defined]  # a property in C
+            "torch refuses to move a tensor to this backend in place",
+        ),
+        Patch(
+            torch._subclasses,
+            "FakeTensor",
+            NoFakeTensor,
+            "programs take another path if they see fake tensors",
+        ),
         Patch(FakeTensor, "data_ptr", address, "programs compare pointers to find shared memory"),
         Patch(FakeTensor, "__deepcopy__", deep_copied, "torch copies storage bytes, of which there are none"),
     ]

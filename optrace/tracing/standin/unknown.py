@@ -7,7 +7,8 @@ zero, False and empty results, "worst" takes True and the largest result; each g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,17 @@ Assume = Literal["error", "zero", "worst"]
 
 class UnknownValueError(RuntimeError):
     """The program asked for a value that only a real run knows."""
+
+
+class NoFakeError(RuntimeError):
+    """An op has no fake implementation, so the shapes that it returns are not known without running it."""
+
+    def __init__(self, op: str) -> None:
+        name = op.rsplit(".", 1)[0].replace(".", "::")
+        super().__init__(
+            f"{op} has no fake implementation: the shapes that it returns are known only by running it; "
+            f'register one with @torch.library.register_fake("{name}")'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,29 @@ _ANSWERED_IF_KNOWN = frozenset(
         aten.nonzero_static.default,
     }
 )
+
+
+def _selected(args: Sequence[Any], mask: torch.Tensor) -> object:
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return torch.empty(int(mask.expand(shape).sum()), dtype=args[0].dtype, device="meta")
+
+
+def _packed(args: Sequence[Any], lengths: torch.Tensor) -> object:
+    data, _, batch_first = args
+    if batch_first:
+        data = data.transpose(0, 1)
+    steps = [int((lengths > step).sum()) for step in range(int(lengths.max()))]
+    rows = torch.empty((sum(steps), *data.shape[2:]), dtype=data.dtype, device="meta")
+    return rows, torch.tensor(steps)
+
+
+# Ops whose result's shape follows from their second argument alone.
+_ANSWERED_BY_PART: Mapping[Any, Callable[[Sequence[Any], torch.Tensor], object]] = {
+    aten.masked_select.default: _selected,
+    aten._pack_padded_sequence.default: _packed,
+}
+# Results that live on the host wherever the inputs are, by position.
+HOST_RESULTS: Mapping[Any, int] = {aten._pack_padded_sequence.default: 1}
 DEPENDS_ON_VALUES = frozenset(_ANSWERED) | _ANSWERED_IF_KNOWN
 
 
@@ -112,6 +147,10 @@ class Answers:
         """What `func` returns: plain values and real or meta tensors; NotImplemented if torch is to decide."""
         if (real := self.values.all_of(args, kwargs)) is not None:
             return func(*real[0], **real[1])
+        if (part := _ANSWERED_BY_PART.get(func)) is not None and (
+            known := self.values.get(args[1])
+        ) is not None:
+            return part(args, known)
         guess = _ANSWERED.get(func)
         if guess is None:
             return NotImplemented
@@ -128,6 +167,19 @@ class Answers:
         shown = [list(t.shape) for t in value] if isinstance(value, tuple) else value
         self.guesses.append(Guess(op, list(value.shape) if isinstance(value, torch.Tensor) else shown))
         return value
+
+    @contextmanager
+    def expecting(self, assume: Assume) -> Iterator[None]:
+        """Guess in the given way for a while, whatever the user chose."""
+        chosen, self.assume = self.assume, assume
+        try:
+            yield
+        finally:
+            self.assume = chosen
+
+    def note(self, op: str, value: object) -> None:
+        """Keep a value that was assumed whatever the user chose."""
+        self.guesses.append(Guess(op, value))
 
     def index(self, func: Any, args: Sequence[Any]) -> Sequence[Any] | None:
         """The arguments of an indexing op with boolean masks as index tensors; None if there is no mask."""

@@ -52,8 +52,45 @@ _LIKE: Mapping[Any, float | None] = {
 }
 # Writes that need not know what was there before.
 _OVERWRITES = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.copy_.default})
+# Random numbers made on the CPU are made there in a real run too: a program may steer by them. Floats are followed
+# up to this many elements (coin flips), integers (seeds, permutations, indices) like any other value.
+MAX_RANDOM_FLOATS = 16
+_RANDOM = frozenset(
+    {
+        aten.rand.default,
+        aten.randn.default,
+        aten.randint.default,
+        aten.randint.low,
+        aten.randperm.default,
+        aten.rand.generator,
+        aten.randn.generator,
+        aten.randint.generator,
+        aten.randint.low_generator,
+        aten.randperm.generator,
+    }
+)
+_RANDOM_WRITES = frozenset(
+    {
+        aten.random_.default,
+        aten.random_.to,
+        getattr(aten.random_, "from"),
+        aten.uniform_.default,
+        aten.normal_.default,
+        aten.bernoulli_.float,
+    }
+)
 # Ops whose results are not a function of their inputs' values.
-_MEANINGLESS = ("empty", "new_empty", "resize", "_resize", "set_", "record_stream", "data_ptr", "bernoulli")
+_MEANINGLESS = (
+    "empty",
+    "new_empty",
+    "resize",
+    "_resize",
+    "set_",
+    "record_stream",
+    "_pin_memory",
+    "pin_memory",
+    "is_pinned",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +131,20 @@ def tensors_in(values: Sequence[Any]) -> Iterator[FakeTensor]:
             yield from (v for v in value if isinstance(v, FakeTensor))
 
 
+def _storage_of(t: FakeTensor) -> torch.UntypedStorage | None:
+    return t.untyped_storage() if t.layout is torch.strided else None  # sparse tensors have none
+
+
+def _fills_storage(t: FakeTensor) -> bool:
+    storage = _storage_of(t)
+    return storage is not None and t.numel() * t.element_size() == storage.nbytes()
+
+
+def _followed_if_random(t: FakeTensor) -> bool:
+    limit = MAX_RANDOM_FLOATS if t.dtype.is_floating_point else MAX_ELEMENTS
+    return t.fake_device.type == "cpu" and t.numel() <= limit
+
+
 class Values:
     """The values that are known, by storage of the fake tensor."""
 
@@ -106,7 +157,8 @@ class Values:
         """The value of `t`, sharing memory with the values of its aliases; None if it is not known."""
         if not self._known or t.numel() > MAX_ELEMENTS:
             return None
-        entry = self._known.get(t.untyped_storage()._cdata)
+        storage = _storage_of(t)
+        entry = self._known.get(storage._cdata) if storage is not None else None
         if entry is None or entry[0].expired():
             return None
         real = torch.empty(0, dtype=t.dtype)
@@ -124,8 +176,8 @@ class Values:
 
     def forget(self, t: FakeTensor) -> None:
         """The contents of the storage of `t` are no longer known."""
-        if self._known and t.numel():
-            self._known.pop(t.untyped_storage()._cdata, None)
+        if self._known and (storage := _storage_of(t)) is not None:
+            self._known.pop(storage._cdata, None)
 
     def all_of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -157,6 +209,9 @@ class Values:
         effect = effect_of(func)
         if effect.written or effect.written_by_name:
             self._written(func, effect, args, kwargs)
+        elif func in _RANDOM:
+            if _followed_if_random(out):
+                self.put(out, func(*args, **kwargs))
         elif not effect.follows or not isinstance(out, (FakeTensor, tuple, list)):
             return
         elif func in _FACTORIES:
@@ -190,15 +245,18 @@ class Values:
     def _written(self, func: Any, effect: Effect, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         targets = list(tensors_in([args[i] for i in effect.written if i < len(args)]))
         targets += tensors_in([kwargs[name] for name in effect.written_by_name if name in kwargs])
+        if func in _RANDOM_WRITES and _followed_if_random(targets[0]) and _fills_storage(targets[0]):
+            fresh = torch.empty(targets[0].shape, dtype=targets[0].dtype)
+            self.put(targets[0], func(fresh, *args[1:], **kwargs))
+            return
         if effect.follows and all(t.numel() <= MAX_ELEMENTS for t in targets):
             if func in _OVERWRITES:
                 target = targets[0]
                 source = next(tensors_in(args[1:]), None)
-                whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
                 value = (
                     self.get(source) if source is not None else torch.tensor(args[1] if len(args) > 1 else 0)
                 )
-                if value is not None and whole:
+                if value is not None and _fills_storage(target):
                     self.put(target, value.to(target.dtype))
                     return
             if self._known and (real := self.all_of(args, kwargs)) is not None:

@@ -1,0 +1,54 @@
+"""Softmax and grid sampling on the pretended GPU: kernels that CUDA takes a shorter way to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+BILINEAR, ZEROS = 0, 0  # the codes of `grid_sampler`'s modes
+CUDNN_MAX_CHANNELS = 1024
+INT32_MAX = 2**31 - 1
+
+
+def _softmax(kernel: Any) -> Any:
+    """CUDA's softmax reads half precision and writes float32 in one kernel, without a cast before."""
+
+    def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        fused = input.dtype == torch.float16 and dtype == torch.float32
+        if dtype is not None and not fused:
+            input = input.to(dtype)
+        out: Tensor = kernel(input, dim, fused)
+        return out
+
+    return softmax
+
+
+softmax = _softmax(aten._softmax.default)
+log_softmax = _softmax(aten._log_softmax.default)
+
+
+def grid_sampler(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """`aten::grid_sampler`: cuDNN's kernel where it fits."""
+    fits = (
+        torch.backends.cudnn.enabled
+        and input.dim() == 4
+        and input.size(1) <= CUDNN_MAX_CHANNELS
+        and max(input.numel(), grid.numel()) <= INT32_MAX
+        and input.dtype in (torch.float16, torch.float32, torch.float64)
+        and interpolation_mode == BILINEAR
+        and padding_mode == ZEROS
+        and align_corners
+    )
+    if fits:
+        kernel = aten.cudnn_grid_sampler.default
+        out: Tensor = kernel(input, grid)
+        return out
+    kernel = aten.grid_sampler_2d.default if input.dim() == 4 else aten.grid_sampler_3d.default
+    out = kernel(input, grid, interpolation_mode, padding_mode, align_corners)
+    return out
