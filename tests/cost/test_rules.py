@@ -82,7 +82,9 @@ def test_work(maker, target, call, out, kernels, memcpys, read, written, flops, 
 
 def test_attention_flops_and_gqa_bytes(maker, target):
     q, k, v = T(1, 32, 2048, 128), T(1, 8, 2048, 128), T(1, 8, 2048, 128)
-    node = maker("aten._scaled_dot_product_efficient_attention.default", q, k, v, None, False, out=T(1, 32, 2048, 128))
+    node = maker(
+        "aten._scaled_dot_product_efficient_attention.default", q, k, v, None, False, out=T(1, 32, 2048, 128)
+    )
     work = work_of(node, target)
     assert work.matmul_flops == 68_719_476_736  # 4 x heads x length^2 x dim
     bytes_of = {access.tensor.id: access.nbytes for access in work.reads}
@@ -128,7 +130,7 @@ def test_an_op_of_somebody_else_has_no_price(maker, target):
 
 def test_arithmetic_without_a_formula_is_unknown_not_zero(maker, target):
     work = work_of(maker("aten.linalg_inv_ex.default", T(4, 4), out=(T(4, 4), T(dtype="int32"))), target)
-    assert (work.kernels, work.flops) == (1, None)
+    assert (work.kernels, work.flops, work.source) == (None, None, "unknown")
 
 
 @pytest.mark.parametrize(

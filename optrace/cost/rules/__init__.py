@@ -12,11 +12,14 @@ from optrace.cost.rules import (
     encoder,
     foreach,
     gather,
+    losses,
     matmul,
     normalization,
+    pooling,
     recurrent,
     reductions,
     sorting,
+    unknown,
 )
 from optrace.cost.rules.table import RULES, rule, work_of
 
@@ -29,11 +32,14 @@ __all__ = [
     "encoder",
     "foreach",
     "gather",
+    "losses",
     "matmul",
     "normalization",
+    "pooling",
     "recurrent",
     "reductions",
     "rule",
     "sorting",
+    "unknown",
     "work_of",
 ]

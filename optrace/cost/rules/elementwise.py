@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from optrace.cost.profiles import Target
-from optrace.cost.rules.foreach import multi_tensor_launches
-from optrace.cost.rules.table import elements_written, rule, streaming
+from optrace.cost.rules.layouts import copy_launches
+from optrace.cost.rules.table import elements_written, inputs_read, pointwise_kernels, rule, streaming, whole
+from optrace.cost.rules.tensor_iterator import kernels_over
 from optrace.cost.work import Work
 from optrace.graph import OpNode
 
 
 @rule("aten.native_dropout")
 def drops_and_keeps_the_mask(node: OpNode, _target: Target) -> Work:
-    """One fused kernel; it also writes a mask, one byte an element (Dropout.cu). 3 FLOPs: random, compare, scale."""
+    """One fused kernel; it also writes a mask, one byte an element (Dropout.cu). 3 FLOPs: random, compare, scale.
+    Not training: a clone and a fill; dropping all: two fills."""
+    source = node.inputs[0]
+    if node.arg("train") is False:
+        kernels, memcpys = copy_launches(source, node.outputs[0])
+        return streaming(node, kernels=kernels + 1, memcpys=memcpys, kind="elementwise")
+    if node.arg("p") == 1:
+        return streaming(node, kernels=2, reads=(), kind="elementwise")
+    return streaming(node, flops=3 * source.numel, kind="elementwise")
+
+
+@rule("aten._fused_dropout")
+def drops(node: OpNode, _target: Target) -> Work:
+    """One fused kernel that writes a mask too (Dropout.cu)."""
     return streaming(node, flops=3 * node.inputs[0].numel, kind="elementwise")
 
 
-@rule("aten._fused_dropout", "aten._masked_scale", "aten.native_dropout_backward")
+@rule("aten._masked_scale", "aten.native_dropout_backward")
 def scales_by_a_mask(node: OpNode, _target: Target) -> Work:
     """Two multiplications an element (Dropout.cu)."""
-    return streaming(node, flops=2 * node.inputs[0].numel, kind="elementwise")
+    return streaming(
+        node, kernels=pointwise_kernels(node), flops=2 * node.inputs[0].numel, kind="elementwise"
+    )
 
 
 @rule(
@@ -33,7 +49,10 @@ def scales_by_a_mask(node: OpNode, _target: Target) -> Work:
     "aten.elu_backward",
     "aten.leaky_relu_backward",
     "aten.log_sigmoid_backward",
+    "aten.logit_backward",
     "aten.softplus_backward",
+    "aten.softshrink_backward",
+    "aten.hardshrink_backward",
     "aten.mish_backward",
     "aten.mse_loss_backward",
     "aten.smooth_l1_loss_backward",
@@ -63,24 +82,51 @@ def scales_by_a_mask(node: OpNode, _target: Target) -> Work:
 )
 def one_pass_over_elements(node: OpNode, _target: Target) -> Work:
     """One TensorIterator kernel, one FLOP an output element whatever the function."""
+    return streaming(node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise")
+
+
+@rule("aten._prelu_kernel_backward", "aten.rrelu_with_noise")
+def one_pass_with_two_results(node: OpNode, _target: Target) -> Work:
+    """One kernel that writes both gradients, or a result and its noise (PreluKernel in ActivationPreluKernel.cu)."""
     return streaming(node, flops=elements_written(node), kind="elementwise")
+
+
+@rule("aten.pow.Scalar")
+def fills_the_base_first(node: OpNode, _target: Target) -> Work:
+    """The base becomes a tensor by a fill, then one pass (Pow.cpp); a base of one is only filled in."""
+    base_is_one = node.arg("self") == 1
+    return streaming(
+        node,
+        kernels=1 if base_is_one else 1 + pointwise_kernels(node),
+        flops=0 if base_is_one else elements_written(node),
+        kind="elementwise",
+    )
+
+
+@rule("aten.pow.Tensor_Scalar")
+def raises_to_a_power(node: OpNode, _target: Target) -> Work:
+    """One pass; to the first power a copy, to the zeroth a fill (Pow.cpp)."""
+    exponent, result = node.arg("exponent"), node.outputs[0]
+    if exponent == 0:
+        return streaming(node, kernels=kernels_over(result.shape, result), reads=(), kind="elementwise")
+    if exponent == 1:
+        kernels, memcpys = copy_launches(node.inputs[0], result)
+        return streaming(node, kernels=kernels, memcpys=memcpys, kind="copy" if memcpys else "elementwise")
+    return streaming(node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise")
 
 
 @rule("aten.masked_fill")
 def copies_then_fills(node: OpNode, _target: Target) -> Work:
-    """The out-of-place form copies, then fills in place (TensorAdvancedIndexing.cpp)."""
-    return streaming(node, kernels=2, flops=elements_written(node), kind="elementwise")
-
-
-@rule("aten._fused_adamw_", "aten._fused_adam_", "aten._fused_sgd_", "aten._fused_adagrad_")
-def fused_optimizer(node: OpNode, _target: Target) -> Work:
-    """Chunks of 65,536 elements through multi-tensor kernels (fused_adam_impl.cu). About 12 FLOPs an element."""
-    parameters = node.tensors("self")
-    depth = 5 if node.arg("amsgrad") else 4
-    elements = sum(parameter.numel for parameter in parameters)
+    """The out-of-place form clones, then fills the clone in place (TensorAdvancedIndexing.cpp)."""
+    source, result = node.inputs[0], node.outputs[0]
+    kernels, memcpys = copy_launches(source, result)
+    mask = node.tensor("mask")
     return streaming(
         node,
-        kernels=multi_tensor_launches([parameter.numel for parameter in parameters], depth),
-        flops=12 * elements,
-        kind="foreach",
+        kernels=kernels + kernels_over(result.shape, result, mask),
+        memcpys=memcpys,
+        reads=inputs_read(node),
+        flops=elements_written(node),
+        kind="elementwise",
+        rereads=(whole(result),),
     )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from optrace.cost.profiles import Target
+from optrace.cost.rules import radix
+from optrace.cost.rules.layouts import contiguous, contiguous_copies, contiguous_kernels, copy_launches
+from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, streaming
-from optrace.cost.work import Access, Work
+from optrace.cost.rules.tensor_iterator import kernels_over
+from optrace.cost.work import FREE, Access, Work
 from optrace.graph import OpNode, TensorMeta, tensors_in
 
 
@@ -25,13 +31,27 @@ def reads_only_selected_rows(node: OpNode, _target: Target) -> Work:
     return streaming(node, reads=_selected(node, node.inputs[0]), kind="gather")
 
 
+def nonzero_kernels(mask: TensorMeta) -> int:
+    """Count, compact, and turn positions into coordinates where there is more than one (Nonzero.cu). The count
+    comes to the host in between: a memcpy beside these kernels, and a wait."""
+    count = radix.reduce(mask.numel) + (radix.select(mask.numel) if mask.shape else 0)
+    return count + (len(mask.shape) > 1) + contiguous_kernels(mask)
+
+
+def _masks(indices: object) -> list[TensorMeta]:
+    """Boolean indices, which are turned into positions first (``expandTensors`` in IndexingUtils.h)."""
+    found = tensors_in(indices) if isinstance(indices, tuple | TensorMeta) else ()
+    return [tensor for tensor in found if tensor.dtype in ("bool", "uint8")]
+
+
 @rule("aten.index", "aten._unsafe_index")
 def indexes(node: OpNode, _target: Target) -> Work:
-    """One kernel. A boolean mask is turned into positions first, whose number the host waits for (Nonzero.cu)."""
-    masks = [t for t in tensors_in(node.arg("indices")) if t.dtype in ("bool", "uint8")]
+    """One kernel, after the positions of boolean masks, whose number the host waits for (IndexKernel.cu)."""
+    masks = _masks(node.arg("indices"))
+    over_result = sum(kernels_over(out.shape, out) for out in node.outputs)
     return streaming(
         node,
-        kernels=1 + 3 * len(masks),
+        kernels=over_result + sum(nonzero_kernels(mask) for mask in masks),
         memcpys=len(masks),
         reads=_selected(node, node.inputs[0]),
         kind="gather",
@@ -41,66 +61,131 @@ def indexes(node: OpNode, _target: Target) -> Work:
 
 @rule("aten.nonzero")
 def finds_nonzero(node: OpNode, _target: Target) -> Work:
-    """Count, copy the count to the host, compact, write positions (Nonzero.cu)."""
-    return streaming(node, kernels=3, memcpys=1, flops=node.inputs[0].numel, kind="gather", host_wait=True)
+    """Count, copy the count to the host, compact, write coordinates (Nonzero.cu)."""
+    source = node.inputs[0]
+    if not source.numel:
+        return FREE
+    return streaming(
+        node,
+        kernels=nonzero_kernels(source),
+        memcpys=1,
+        flops=source.numel,
+        kind="gather",
+        host_wait=True,
+        rereads=(Access(source, source.nbytes),),
+    )
+
+
+@rule("aten.nonzero_static")
+def finds_so_many_nonzero(node: OpNode, _target: Target) -> Work:
+    """Block sums, their scan, compaction, filling up, coordinates: the host does not wait (Nonzero.cu)."""
+    source = node.inputs[0]
+    return streaming(
+        node,
+        kernels=4 + (len(source.shape) > 1) + contiguous_kernels(source),
+        flops=source.numel,
+        kind="gather",
+    )
 
 
 @rule("aten.masked_select")
 def selects_by_mask(node: OpNode, _target: Target) -> Work:
-    """The mask's nonzero positions, then a gather (TensorAdvancedIndexing.cpp)."""
-    return streaming(node, kernels=4, memcpys=1, kind="gather", host_wait=True)
+    """The mask's nonzero positions, then a gather (IndexKernel.cpp)."""
+    source, mask = node.inputs[:2]
+    shape = source.shape if source.numel >= mask.numel else mask.shape
+    positions = nonzero_kernels(
+        replace(mask, shape=shape, stride=contiguous(replace(mask, shape=shape)).stride)
+    )
+    taken = sum(access.nbytes for access in outputs_written(node))
+    return streaming(
+        node,
+        kernels=positions + 1,
+        memcpys=1,
+        reads=[Access(source, min(source.nbytes, taken)), Access(mask, mask.nbytes)],
+        flops=mask.numel,
+        kind="gather",
+        host_wait=True,
+    )
 
 
-@rule("aten.unique_consecutive", "aten._unique2", "aten.unique_dim")
-def finds_unique(node: OpNode, _target: Target) -> Work:
-    """Sort, mark, compact; the host waits for the number found (Unique.cu). The launches are an estimate."""
-    return streaming(node, kernels=8, memcpys=1, flops=None, kind="gather", host_wait=True)
+@rule("aten.masked_scatter", "aten.masked_scatter_")
+def fills_in_order_of_the_mask(node: OpNode, _target: Target) -> Work:
+    """A scan of the mask numbers its places; a check of the source's size; one pass (IndexKernel.cu). The
+    out-of-place form clones first."""
+    source, mask = node.inputs[:2]
+    kernels, memcpys = _clone(node)
+    return streaming(
+        node,
+        kernels=kernels + radix.scan(mask.numel) + 2,
+        memcpys=memcpys,
+        flops=mask.numel,
+        kind="gather",
+        scratch=(8 * source.numel,),
+    )
+
+
+def _clone(node: OpNode) -> tuple[int, int]:
+    """(kernels, memcpys) of the copy that an out-of-place form makes of its first input."""
+    if node.facts.packet.endswith("_") or not node.outputs:
+        return 0, 0
+    return copy_launches(node.inputs[0], node.outputs[0])
+
+
+def _scattered(node: OpNode, filled: int, *, accumulates: bool) -> tuple[list[Access], list[Access]]:
+    """Reads and writes of an op that touches ``filled`` bytes of its first input, or clones all of it first."""
+    target = node.inputs[0]
+    clones = not node.facts.packet.endswith("_")
+    touched = min(target.nbytes, filled)
+    others = [access for access in inputs_read(node) if access.tensor.id != target.id]
+    own = [Access(target, target.nbytes if clones else touched)] if clones or accumulates else []
+    written = [
+        access if clones else replace(access, nbytes=min(access.nbytes, filled))
+        for access in outputs_written(node)
+    ]
+    return own + others, written
 
 
 @rule(
     "aten.index_add",
     "aten.index_add_",
-    "aten.scatter_add",
-    "aten.scatter_add_",
-    "aten.scatter",
-    "aten.scatter_",
-    "aten.scatter_reduce",
-    "aten.scatter_reduce_",
     "aten.index_copy",
     "aten.index_copy_",
+    "aten.index_fill",
     "aten.index_fill_",
-    "aten.index_put",
-    "aten.index_put_",
-    "aten._index_put_impl_",
-    "aten.masked_scatter",
-    "aten.masked_scatter_",
-    "aten._unsafe_index_put",
+    "aten.index_reduce",
+    "aten.index_reduce_",
+    "aten.put_",
+    "aten.scatter",
+    "aten.scatter_",
+    "aten.scatter_add",
+    "aten.scatter_add_",
+    "aten.scatter_reduce",
+    "aten.scatter_reduce_",
 )
 def scatters(node: OpNode, _target: Target) -> Work:
-    """Writes only the places that the source fills; an out-of-place form copies its input first. One FLOP an
-    element where values accumulate. An accumulating ``index_put`` sorts its indices (Indexing.cu)."""
-    target, others = node.inputs[0], [t for t in node.inputs[1:] if on_device(t)]
-    filled = max((t.nbytes for t in others if t.dtype == target.dtype), default=target.nbytes)
-    accumulates = bool(node.arg("accumulate", False)) or "add" in node.op or "reduce" in node.op
-    out_of_place = not node.facts.packet.endswith("_")
-    reads = [
-        replace(access, nbytes=min(access.nbytes, filled))
-        if access.tensor.id == target.id and not out_of_place
-        else access
-        for access in inputs_read(node)
-        if access.tensor.id != target.id or accumulates or out_of_place
-    ]
-    writes = [
-        access if out_of_place else replace(access, nbytes=min(access.nbytes, filled))
-        for access in outputs_written(node)
-    ]
-    kernels = 1
-    if "index_put" in node.op and accumulates:
-        kernels = 8
+    """One kernel that writes only the places that the source fills; an out-of-place form clones its input first. One
+    FLOP an element where values accumulate (ScatterGatherKernel.cu, Indexing.cu).
+
+    ``scatter_reduce`` without ``include_self`` writes neutral values first; a mean counts what it adds up,
+    fills in ones, and divides (TensorAdvancedIndexing.cpp).
+    """
+    target = node.inputs[0]
+    others = [tensor for tensor in node.inputs[1:] if on_device(tensor)]
+    values = [tensor for tensor in others if tensor.dtype == target.dtype]
+    indexed = next((tensor for tensor in others if tensor.dtype in ("int64", "int32")), target)
+    filled = max((t.nbytes for t in values), default=_filled_by_index(node, indexed, target))
+    packet = node.facts.packet
+    reduces = "reduce" in packet or node.arg("reduce") is not None
+    accumulates = "add" in packet or reduces or bool(node.arg("accumulate", False))
+    extra = 0
+    if "scatter_reduce" in packet:
+        extra = (not node.arg("include_self", True)) + (6 if node.arg("reduce") == "mean" else 0)
+    reads, writes = _scattered(node, filled, accumulates=accumulates)
+    kernels, memcpys = _clone(node)
     return streaming(
         node,
-        kernels=kernels,
-        memcpys=1 if out_of_place else 0,
+        kernels=kernels + 1 + extra,
+        memcpys=memcpys,
         reads=reads,
         writes=writes,
         flops=filled // max(1, target.itemsize) if accumulates else 0,
@@ -108,13 +193,132 @@ def scatters(node: OpNode, _target: Target) -> Work:
     )
 
 
+def _filled_by_index(node: OpNode, index: TensorMeta, target: TensorMeta) -> int:
+    """Bytes that a scalar fills: an element an index of ``scatter``, a slice an index of ``index_fill``."""
+    if "index_" not in node.op:
+        return index.numel * target.itemsize
+    dim = node.arg("dim", 0)
+    size = target.shape[dim] if isinstance(dim, int) and target.shape else 1
+    return target.nbytes // max(1, size) * index.numel
+
+
+@rule(
+    "aten.index_put",
+    "aten.index_put_",
+    "aten._index_put_impl_",
+    "aten._unsafe_index_put",
+)
+def writes_indexed(node: OpNode, target: Target) -> Work:
+    """One kernel that writes the indexed places; adding sorts the indices first, so that equal ones meet
+    (Indexing.cu, TensorAdvancedIndexing.cpp)."""
+    own = node.inputs[0]
+    values = node.tensor("values")
+    masks = _masks(node.arg("indices"))
+    accumulates = bool(node.arg("accumulate", False))
+    kernels, memcpys = _clone(node)
+    memsets = 0
+    if not accumulates and len(masks) == 1 and not on_device(values) and values.numel == 1:
+        # A scalar under a mask is ``masked_fill_``.
+        kernels += kernels_over(own.shape, own)
+        masks = []
+    elif accumulates:
+        sorted_first = _sorted_index_put(node, target)
+        kernels += sorted_first.kernels
+        memsets = sorted_first.memsets
+    else:
+        kernels += 1
+    filled = values.nbytes if on_device(values) and values.numel > 1 else own.nbytes
+    reads, writes = _scattered(node, filled, accumulates=accumulates)
+    return streaming(
+        node,
+        kernels=kernels + sum(nonzero_kernels(mask) for mask in masks),
+        memcpys=memcpys + len(masks),
+        memsets=memsets,
+        reads=reads,
+        writes=writes,
+        flops=values.numel if accumulates else 0,
+        kind="gather",
+        host_wait=bool(masks),
+    )
+
+
+def _sorted_index_put(node: OpNode, target: Target) -> radix.Launches:
+    """Launches of ``index_put_with_sort_kernel``.
+
+    Each index tensor is checked against its dimension (largest and smallest: a reduction, a comparison, an
+    assertion each), wrapped and scaled; all are added up and divided by the slice's size; numbered, sorted on as many
+    bits as the result has places; and one kernel adds the values in that order.
+    """
+    own, values = node.inputs[0], node.tensor("values")
+    given = node.arg("indices")
+    listed: Sequence[object] = given if isinstance(given, tuple) else ()
+    indices = [tensor for tensor in listed if isinstance(tensor, TensorMeta)]
+    places = [place for place, tensor in enumerate(listed) if isinstance(tensor, TensorMeta)]
+    if not indices or not values.numel:
+        return radix.Launches(0)
+    count = max(tensor.numel for tensor in indices)
+    kernels = memsets = 0
+    if "unsafe" not in node.op:
+        for tensor in indices:
+            bounds = reduction(contiguous(tensor, dtype="int64"), (), target)
+            kernels += 2 * (bounds.kernels + 2)
+            memsets += 2 * bounds.memsets
+    kernels += 2 * len(indices) + (len(indices) - 1) + 1
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    inner = own.shape[places[-1] + 1 :] if adjacent else _unindexed(own.shape, places)
+    slice_size = math.prod(inner)
+    sort = radix.radix_sort(
+        count,
+        key_bytes=8,
+        value_bytes=8,
+        bits=radix.bits_of((own.numel - 1) // max(1, slice_size)),
+    )
+    # The values are expanded to one slice an index; indices that are not adjacent move to the front.
+    outer = math.prod(own.shape[: places[0]]) if adjacent else 1
+    expanded = values.numel != count * slice_size * outer or not values.is_contiguous
+    moved = 0 if adjacent else 2
+    return radix.Launches(kernels + 1 + sort.kernels + 1 + expanded + moved, memsets + sort.memsets)
+
+
+def _unindexed(shape: Sequence[int], places: Iterable[int]) -> list[int]:
+    taken = set(places)
+    return [size for dim, size in enumerate(shape) if dim not in taken]
+
+
+#: Indices up to this number are added by one kernel without sorting (Embedding.cu).
+EMBEDDING_UNSORTED = 3072
+
+#: Kernels after the sort: zero the table's gradient; unique by key (2); partial sums of each row's run: their
+#: number, scan (2), total and offsets; the partial sums; the rows (EmbeddingBackwardKernel.cu).
+EMBEDDING_SUM_KERNELS = 10
+
+
+def _rows_added_in_order(indices: TensorMeta, *, by_frequency: bool) -> radix.Launches:
+    """Number the indices, sort them on all bits, scale by how often each occurs if asked to (two scans by key), add
+    up each one's rows."""
+    sort = radix.radix_sort(indices.numel, key_bytes=indices.itemsize, value_bytes=indices.itemsize)
+    frequencies = 4 if by_frequency else 0
+    return radix.Launches(1 + sort.kernels + frequencies + EMBEDDING_SUM_KERNELS, sort.memsets)
+
+
 @rule("aten.embedding_dense_backward")
 def adds_rows(node: OpNode, _target: Target) -> Work:
-    """Zero the table's gradient, then add each gradient row; long index lists are sorted first
-    (Embedding.cu: above 3,072 indices)."""
+    """Zero the table's gradient, then add each gradient row; long index lists are sorted first (Embedding.cu)."""
     gradient, indices = node.inputs[:2]
-    sorted_first = indices.numel > 3072
-    return streaming(node, kernels=10 if sorted_first else 2, flops=gradient.numel, kind="gather")
+    by_frequency = bool(node.arg("scale_grad_by_freq"))
+    launches = (
+        radix.Launches(2)
+        if indices.numel <= EMBEDDING_UNSORTED and not by_frequency
+        else _rows_added_in_order(indices, by_frequency=by_frequency)
+    )
+    return streaming(
+        node,
+        kernels=launches.kernels + contiguous_kernels(gradient, indices),
+        memsets=launches.memsets,
+        flops=gradient.numel,
+        kind="gather",
+        scratch=contiguous_copies(gradient, indices),
+    )
 
 
 @rule("aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -129,3 +333,26 @@ def sums_bags_of_rows(node: OpNode, _target: Target) -> Work:
         for access in inputs_read(node)
     ]
     return streaming(node, reads=reads, flops=indices.numel * table.shape[-1], kind="gather")
+
+
+#: ``EmbeddingBagMode::MAX``.
+_MAX_MODE = 2
+
+
+@rule("aten._embedding_bag_dense_backward")
+def adds_rows_of_bags(node: OpNode, _target: Target) -> Work:
+    """As for an embedding, always sorted; of maxima, zero and scatter (EmbeddingBag.cu)."""
+    gradient, indices = node.inputs[:2]
+    by_frequency = bool(node.arg("scale_grad_by_freq"))
+    launches = (
+        radix.Launches(2)
+        if node.arg("mode") == _MAX_MODE
+        else _rows_added_in_order(indices, by_frequency=by_frequency)
+    )
+    return streaming(
+        node,
+        kernels=launches.kernels + contiguous_kernels(gradient),
+        memsets=launches.memsets,
+        flops=indices.numel * gradient.shape[-1],
+        kind="gather",
+    )

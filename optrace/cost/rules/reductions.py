@@ -1,149 +1,184 @@
-"""Reductions to fewer elements: one FLOP an input element."""
+"""Reductions to fewer elements: about one FLOP an input element. ``reduce_config`` holds their launch logic."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from optrace.cost.profiles import Target
-from optrace.cost.rules.table import elements_read, rule, streaming
+from optrace.cost.rules.reduce_config import Reduction, reduction
+from optrace.cost.rules.table import elements_read, pointwise_kernels, rule, streaming, whole
+from optrace.cost.rules.tensor_iterator import kernels_over
 from optrace.cost.work import Work
-from optrace.graph import OpNode
+from optrace.graph import OpNode, TensorMeta
+
+#: Dtypes that sum, mean and norm read directly when their result is float32; others are cast by a kernel before.
+_WIDENED_ON_THE_WAY = ("float16", "bfloat16")
 
 
-@rule(
-    "aten.sum",
-    "aten.mean",
-    "aten.prod",
-    "aten.amax",
-    "aten.amin",
-    "aten.max",
-    "aten.min",
-    "aten.aminmax",
-    "aten.argmax",
-    "aten.argmin",
-    "aten.any",
-    "aten.all",
-    "aten.nansum",
-    "aten.logsumexp",
-    "aten.count_nonzero",
-    "aten.trace",
-)
-def reduces(node: OpNode, _target: Target) -> Work:
-    """One kernel that reads everything once (Reduce.cuh)."""
-    return streaming(node, flops=elements_read(node), kind="reduction")
+def reduced_dims(node: OpNode) -> tuple[int, ...]:
+    """The dimensions that the call names, as a tuple; empty is all of them."""
+    dim = node.arg("dim")
+    if isinstance(dim, int) and not isinstance(dim, bool):
+        return (dim,)
+    return tuple(d for d in dim if isinstance(d, int)) if isinstance(dim, tuple) else ()
 
 
-@rule(
-    "aten.std",
-    "aten.var",
-    "aten.var_mean",
-    "aten.std_mean",
-    "aten.norm",
-    "aten.linalg_vector_norm",
-    "aten.dist",
-)
-def reduces_squares(node: OpNode, _target: Target) -> Work:
-    """Square and add, in one pass (ReduceMomentKernel.cu, ReduceNormKernel.cu)."""
-    return streaming(node, flops=2 * elements_read(node), kind="reduction")
+def sums(source: TensorMeta, dims: Sequence[int], target: Target) -> Reduction:
+    """A sum or mean: 16-bit inputs are loaded eight at a time (ReduceSumProdKernel.cu, ReduceMomentKernel.cu)."""
+    return reduction(source, dims, target, input_vector=8 if source.itemsize == 2 else 4)
 
 
-@rule("aten.equal")
-def compares_all(node: OpNode, _target: Target) -> Work:
-    """Compare, reduce, bring one value to the host, which waits (TensorCompare.cpp)."""
+@rule("aten.sum", "aten.mean", "aten.nansum", "aten.prod", "aten.linalg_vector_norm", "aten.norm")
+def reduces_in_the_result_dtype(node: OpNode, target: Target) -> Work:
+    """One pass in the result's dtype. An input of another dtype is cast by a kernel first, except half to float
+    (``make_reduction_from_out_ty`` in ReduceOpsUtils.h)."""
+    source, result = node.inputs[0], node.outputs[0]
+    direct = source.dtype == result.dtype or (
+        source.dtype in _WIDENED_ON_THE_WAY and result.dtype == "float32"
+    )
+    summed = source if direct else replace(source, dtype=result.dtype)
+    name = node.facts.packet
+    each = 2 if name in ("aten.linalg_vector_norm", "aten.norm") else 1
+    vector = 8 if summed.itemsize == 2 and name in ("aten.sum", "aten.mean") else 4
+    launches = reduction(
+        summed, reduced_dims(node), target, input_vector=vector, output_itemsize=result.itemsize
+    )
     return streaming(
         node,
-        kernels=2,
-        memcpys=1,
-        flops=2 * node.inputs[0].numel,
+        kernels=launches.kernels + (0 if direct else kernels_over(source.shape, source, summed)),
+        memsets=launches.memsets,
+        flops=each * source.numel,
         kind="reduction",
-        writes=(),
-        host_wait=True,
+        scratch=() if direct else (source.numel * summed.itemsize,),
     )
 
 
-@rule(
-    "aten.mse_loss",
-    "aten.l1_loss",
-    "aten.smooth_l1_loss",
-    "aten.huber_loss",
-    "aten.soft_margin_loss",
-    "aten.binary_cross_entropy",
-    "aten.binary_cross_entropy_backward",
-)
-def loss_then_reduce(node: OpNode, _target: Target) -> Work:
-    """A pointwise kernel, and a reduction of its result unless ``reduction`` is none (0) (Loss.cpp)."""
-    kernels = 1 if node.arg("reduction", 1) == 0 or "backward" in node.op else 2
-    return streaming(node, kernels=kernels, flops=3 * node.inputs[0].numel, kind="reduction")
+@rule("aten.amax", "aten.amin", "aten.aminmax", "aten.argmax", "aten.argmin", "aten.any", "aten.all")
+@rule("aten.max", "aten.min")
+def reduces(node: OpNode, target: Target) -> Work:
+    """One pass that compares in the input's dtype (ReduceMaxValuesKernel.cu, ReduceArgMaxKernel.cu,
+    ReduceLogicKernel.cu)."""
+    source = node.inputs[0]
+    if isinstance(node.arg("other"), TensorMeta):
+        return streaming(
+            node, kernels=pointwise_kernels(node), flops=node.outputs[0].numel, kind="elementwise"
+        )
+    launches = reduction(
+        source, reduced_dims(node), target, output_itemsize=max(out.itemsize for out in node.outputs)
+    )
+    return streaming(
+        node,
+        kernels=launches.kernels,
+        memsets=launches.memsets,
+        flops=source.numel,
+        kind="reduction",
+    )
 
 
-@rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
-def picks_log_probabilities(node: OpNode, _target: Target) -> Work:
-    """Reads one value a target (NLLLoss.cu, NLLLoss2d.cu)."""
-    scores, target = node.inputs[:2]
-    from optrace.cost.work import Access
-
-    reads = [
-        Access(scores, min(scores.nbytes, target.numel * scores.itemsize)),
-        Access(target, target.nbytes),
-    ]
-    return streaming(node, reads=reads, flops=target.numel, kind="reduction")
-
-
-@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
-def scatters_loss_gradient(node: OpNode, _target: Target) -> Work:
-    """Zero the gradient, then write one value a target (NLLLoss.cu)."""
-    return streaming(node, kernels=2, flops=node.inputs[0].numel, kind="elementwise", reads=())
+@rule("aten.std", "aten.var", "aten.var_mean", "aten.std_mean")
+def reduces_moments(node: OpNode, target: Target) -> Work:
+    """Welford's update in one pass, loads two elements at a time (ReduceMomentKernel.cu). 4 FLOPs an element."""
+    source = node.inputs[0]
+    launches = reduction(source, reduced_dims(node), target, input_vector=2)
+    return streaming(
+        node,
+        kernels=launches.kernels,
+        memsets=launches.memsets,
+        flops=4 * source.numel,
+        kind="reduction",
+    )
 
 
-@rule(
-    "aten.max_pool2d_with_indices",
-    "aten.max_pool3d_with_indices",
-    "aten.avg_pool1d",
-    "aten.avg_pool2d",
-    "aten.avg_pool3d",
-    "aten._adaptive_avg_pool2d",
-    "aten._adaptive_avg_pool3d",
-    "aten.adaptive_max_pool2d",
-)
-def pools(node: OpNode, _target: Target) -> Work:
-    """Each input element is looked at about once a window that holds it: one FLOP an element of each window."""
-    kernel = node.arg("kernel_size")
-    window = 1
-    if isinstance(kernel, tuple):
-        for size in kernel:
-            window *= size if isinstance(size, int) else 1
-        if len(kernel) == 1:
-            window **= 2 if "2d" in node.op else 3 if "3d" in node.op else 1
-    else:
-        window = max(1, node.inputs[0].numel // max(1, node.outputs[0].numel))
-    return streaming(node, flops=window * node.outputs[0].numel, kind="reduction")
+@rule("aten.logsumexp")
+def subtracts_the_maximum_first(node: OpNode, target: Target) -> Work:
+    """amax; its infinities set to zero (abs, equal, masked_fill); subtract, exp, sum, log, add it back
+    (ReduceOps.cpp)."""
+    source, result = node.inputs[0], node.outputs[0]
+    dims = reduced_dims(node)
+    maxima, total = reduction(source, dims, target), sums(source, dims, target)
+    over_input, over_result = (kernels_over(tensor.shape, tensor) for tensor in (source, result))
+    return streaming(
+        node,
+        kernels=maxima.kernels + total.kernels + 2 * over_input + 5 * over_result,
+        memsets=maxima.memsets + total.memsets,
+        flops=4 * source.numel + 4 * result.numel,
+        kind="reduction",
+        rereads=(whole(source),),
+        scratch=(source.nbytes, source.nbytes),
+    )
 
 
-@rule(
-    "aten.max_pool2d_with_indices_backward",
-    "aten.max_pool3d_with_indices_backward",
-    "aten.avg_pool2d_backward",
-    "aten.avg_pool3d_backward",
-    "aten._adaptive_avg_pool2d_backward",
-    "aten.adaptive_max_pool2d_backward",
-)
-def unpools(node: OpNode, _target: Target) -> Work:
-    return streaming(node, flops=node.inputs[0].numel, kind="elementwise")
+@rule("aten.dist")
+def norm_of_a_difference(node: OpNode, target: Target) -> Work:
+    """Subtract, then the norm (Distance.cpp). Equal shapes are meant; a broadcast one is as large as its result."""
+    widest = max(node.inputs, key=lambda tensor: tensor.numel)
+    launches = reduction(widest, (), target)
+    return streaming(
+        node,
+        kernels=launches.kernels + kernels_over(widest.shape, *node.inputs),
+        memsets=launches.memsets,
+        flops=3 * widest.numel,
+        kind="reduction",
+        scratch=(widest.nbytes,),
+    )
 
 
-@rule(
-    "aten.upsample_nearest1d",
-    "aten.upsample_nearest2d",
-    "aten.upsample_nearest3d",
-    "aten._upsample_nearest_exact2d",
-    "aten.upsample_bilinear2d",
-    "aten.upsample_bicubic2d",
-    "aten.upsample_trilinear3d",
-    "aten._upsample_bilinear2d_aa",
-    "aten._upsample_bicubic2d_aa",
-    "aten.grid_sampler_2d",
-    "aten.grid_sampler_3d",
-)
-def resamples(node: OpNode, _target: Target) -> Work:
-    """Each output element blends its neighbours: 1, 8 (bilinear), 16 (trilinear), 40 (bicubic) FLOPs (UpSample*.cu)."""
-    name = node.facts.packet
-    each = 1 if "nearest" in name else 40 if "bicubic" in name else 16 if "3d" in name else 8
-    return streaming(node, flops=each * node.outputs[0].numel, kind="gather")
+@rule("aten.trace")
+def sums_the_diagonal(node: OpNode, target: Target) -> Work:
+    """The diagonal's view, summed (TriangularOps.cu)."""
+    source = node.inputs[0]
+    diagonal = replace(source, shape=(min(source.shape),), stride=(sum(source.stride),))
+    launches = sums(diagonal, (), target)
+    return streaming(
+        node,
+        kernels=launches.kernels,
+        memsets=launches.memsets,
+        reads=[whole(diagonal)],
+        flops=diagonal.numel,
+        kind="reduction",
+    )
+
+
+@rule("aten.count_nonzero")
+def counts_nonzero(node: OpNode, target: Target) -> Work:
+    """Not equal to zero, cast to int64, sum (TensorAdvancedIndexing.cpp)."""
+    source = node.inputs[0]
+    launches = sums(replace(source, dtype="int64"), reduced_dims(node), target)
+    return streaming(
+        node,
+        kernels=launches.kernels + 2 * kernels_over(source.shape, source),
+        memsets=launches.memsets,
+        flops=2 * source.numel,
+        kind="reduction",
+        scratch=(source.numel, 8 * source.numel),
+    )
+
+
+@rule("aten.equal")
+def compares_all(node: OpNode, target: Target) -> Work:
+    """Compare, reduce, bring one value to the host, which waits (``cuda_equal`` in Equal.cpp)."""
+    source = node.inputs[0]
+    launches = reduction(replace(source, dtype="bool"), (), target)
+    return streaming(
+        node,
+        kernels=launches.kernels + kernels_over(source.shape, *node.inputs[:2]),
+        memsets=launches.memsets,
+        memcpys=1,
+        flops=2 * source.numel,
+        kind="reduction",
+        writes=(),
+        host_wait=True,
+        scratch=(source.numel,),
+    )
+
+
+@rule("aten.median", "aten.nanmedian", "aten.kthvalue")
+def selects_by_rank(node: OpNode, _target: Target) -> Work:
+    """Radix selection in one kernel along a dimension, which passes over a row once for each two bits
+    (Sorting.cpp, Sorting.cu). Without a dimension the input is sorted: launches not known."""
+    source = node.inputs[0]
+    work = streaming(node, kind="reduction", flops=elements_read(node))
+    if "dim" not in node.facts.arg_names:
+        return replace(work, kernels=None, source="unknown")
+    return replace(work, rereads=tuple(whole(source) for _ in range(4 * source.itemsize - 1)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from optrace.cost.profiles import Target
+from optrace.cost.rules.tensor_iterator import broadcasts, kernels_over
 from optrace.cost.work import FREE, Access, KernelKind, Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -51,7 +53,9 @@ def schema_default(node: OpNode) -> Work:
     that is not torch's own the launches are not known either.
     """
     if "pointwise" in node.facts.tags:
-        return streaming(node, flops=elements_written(node), kind="elementwise")
+        return streaming(
+            node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise"
+        )
     work = streaming(node, flops=None)
     if node.facts.name.partition(".")[0] not in ("aten", "prims", "quantized"):
         return replace(work, kernels=None, matmul_flops=None, source="unknown")
@@ -71,6 +75,8 @@ def streaming(
     math_dtype: str | None = None,
     host_wait: bool = False,
     memcpys: int = 0,
+    rereads: Iterable[Access] = (),
+    scratch: tuple[int, ...] = (),
 ) -> Work:
     """Work that passes once over its operands; nothing at all where nothing is written (empty tensors)."""
     to_read = tuple(inputs_read(node) if reads is None else reads)
@@ -89,7 +95,19 @@ def streaming(
         kind=kind,
         math_dtype=math_dtype or (dtypes[0] if dtypes else "float32"),
         host_wait=host_wait,
+        rereads=tuple(rereads),
+        scratch=scratch,
     )
+
+
+def pointwise_kernels(node: OpNode) -> int:
+    """Launches of a TensorIterator kernel that passes over all that the call reads and writes."""
+    written = [access.tensor for access in outputs_written(node)]
+    if not written:
+        return 0
+    shape = max((tensor.shape for tensor in written), key=lambda sizes: (math.prod(sizes), len(sizes)))
+    read = [access.tensor for access in inputs_read(node) if broadcasts(access.tensor.shape, shape)]
+    return kernels_over(shape, *read, *(tensor for tensor in written if tensor.shape == shape))
 
 
 def whole(tensor: TensorMeta) -> Access:
