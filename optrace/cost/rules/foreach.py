@@ -116,7 +116,7 @@ def pointwise_over_lists(node: OpNode, _target: Target) -> Work:
 def _launches(node: OpNode, lists: Sequence[Sequence[TensorMeta]], depth: int) -> tuple[int, int]:
     if takes_fast_route(lists):
         sizes = [tensor.numel for tensor in lists[0]]
-        return multi_tensor_launches(sizes, depth, scalars=node.op.endswith(("ScalarList", "Tensor"))), 0
+        return multi_tensor_launches(sizes, depth, scalars=node.op.endswith(".ScalarList")), 0
     if node.facts.packet == "aten._foreach_copy_":
         pairs = [
             copy_launches(source, target)
