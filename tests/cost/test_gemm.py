@@ -231,3 +231,20 @@ def test_grouped_products_lay_out_their_groups_first(maker, target):
     x, w, ends = T(16, 32, dtype=HALF), T(4, 32, 8, dtype=HALF), T(4, dtype="int32")
     node = maker("aten._grouped_mm.default", x, w, ends, out=T(16, 8, dtype=HALF))
     assert launches(work_of(node, target)) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("gemm", "kernels"),
+    [
+        # A weight gradient, deep and with its left operand transposed, is split though 256 tiles fill the SMs.
+        (Gemm(2048, 4096, 8192, "float32", left_transposed=True), 2),
+        (Gemm(2048, 4096, 8192, "float32", right_transposed=True), 1),
+        # Nothing transposed and at most 132 / 8 = 16 tiles: split down to slices of 8.
+        (Gemm(64, 512, 10, "float32"), 2),
+        (Gemm(64, 512, 8, "float32"), 1),
+        # 65,535 x 16 = 1,048,560 rows a launch; the last 16 rows are a product of their own, and split.
+        (Gemm(1_048_576, 768, 256, "float32"), 1 + 2),
+    ],
+)
+def test_shapes_of_gradients_and_of_many_rows(target, gemm, kernels):
+    assert plan(gemm, target).kernels == kernels

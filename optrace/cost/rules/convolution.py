@@ -1,6 +1,6 @@
-"""Convolutions through cuDNN: an implicit GEMM, counted by multiply-adds.
+"""Convolutions: PyTorch's choice of a backend (Convolution.cpp), and their multiply-adds.
 
-The layout transforms that cuDNN puts around some of them are not counted here yet: one kernel a pass.
+Depthwise ones have kernels of PyTorch's own; the rest goes to cuDNN, which ``implicit_gemm`` models.
 """
 
 from __future__ import annotations
@@ -8,51 +8,218 @@ from __future__ import annotations
 import math
 
 from optrace.cost.profiles import Target
-from optrace.cost.rules.table import rule, streaming
-from optrace.cost.work import Work
+from optrace.cost.rules.implicit_gemm import ConvPass, plan, plan_data_gradient, plan_weight_gradient
+from optrace.cost.rules.reduce_config import reduction
+from optrace.cost.rules.table import inputs_read, outputs_written, rule
+from optrace.cost.rules.tensor_iterator import kernels_over
+from optrace.cost.work import FREE, Work
 from optrace.graph import OpNode, TensorMeta
 
 
-def _multiply_adds(node: OpNode, large: TensorMeta, small: TensorMeta, weight: TensorMeta) -> int:
+@rule("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
+def convolves(node: OpNode, target: Target) -> Work:
+    """cuDNN is given no bias: a bias is one more pass over the output. The depthwise kernel adds its own.
+
+    Tensors that lie neither row-major nor channels last are copied first; weights follow the data's layout.
+    """
+    data, weight, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    flops = 2 * multiply_adds(node, data, result, weight)
+    biased = node.arg("bias") is not None
+    if not outputs_written(node):
+        return FREE
+    kernels, memsets, scratch = 1, 0, []
+    if not _is_depthwise_native(node, data, weight):
+        made = plan(_forward(node, data, weight, result), target)
+        relaid = _relaid(data, weight)
+        kernels = made.kernels + len(relaid)
+        memsets = made.memsets
+        scratch = [tensor.numel * tensor.itemsize for tensor in relaid]
+        scratch += _copied_bytes(
+            (data, made.copies_data), (weight, made.copies_weights), (result, made.copies_result)
+        )
+        if biased:
+            kernels += kernels_over(result.shape, result)
+    return Work(
+        kernels=kernels,
+        memsets=memsets,
+        reads=tuple(inputs_read(node)),
+        writes=tuple(outputs_written(node)),
+        flops=flops + (result.numel if biased else 0),
+        matmul_flops=flops,
+        kind="convolution",
+        math_dtype=data.dtype,
+        scratch=tuple(scratch),
+    )
+
+
+@rule("aten.convolution_backward", "aten.convolution_backward_overrideable")
+def convolves_backward(node: OpNode, target: Target) -> Work:
+    """One pass for each gradient that is wanted: data, weights; the bias's is a sum over all but the channels."""
+    gradient, data, weight = node.inputs[:3]
+    wanted = node.arg("output_mask", (True, True, True))
+    assert isinstance(wanted, tuple)
+    wants_data, wants_weight, wants_bias = (bool(flag) for flag in wanted)
+    flops = 2 * multiply_adds(node, data, gradient, weight) * (wants_data + wants_weight)
+    if not outputs_written(node):
+        return FREE
+    kernels, memsets, scratch = 0, 0, []
+    if _is_depthwise_native(node, data, weight):
+        kernels = wants_data + wants_weight
+    else:
+        forward = _forward(node, data, weight, gradient)
+        relaid = _relaid(data, weight, gradient)
+        kernels = len(relaid)
+        scratch = [tensor.numel * tensor.itemsize for tensor in relaid]
+        if wants_data:
+            made = plan_data_gradient(_backward(forward, data), target)
+            kernels, memsets = kernels + made.kernels, memsets + made.memsets
+            scratch += _copied_bytes(
+                (gradient, made.copies_data), (weight, made.copies_weights), (data, made.copies_result)
+            )
+        if wants_weight:
+            made = plan_weight_gradient(forward, target)
+            kernels, memsets = kernels + made.kernels, memsets + made.memsets
+            scratch += _copied_bytes(
+                (data, made.copies_data), (gradient, made.copies_weights), (weight, made.copies_result)
+            )
+    if wants_bias:
+        summed = reduction(gradient, (0, *range(2, len(gradient.shape))), target)
+        kernels, memsets = kernels + summed.kernels, memsets + summed.memsets
+    return Work(
+        kernels=kernels,
+        memsets=memsets,
+        reads=tuple(inputs_read(node)),
+        writes=tuple(outputs_written(node)),
+        flops=flops + (gradient.numel if wants_bias else 0),
+        matmul_flops=flops,
+        kind="convolution",
+        math_dtype=data.dtype,
+        scratch=tuple(scratch),
+    )
+
+
+def multiply_adds(node: OpNode, large: TensorMeta, small: TensorMeta, weight: TensorMeta) -> int:
     """Each weight meets each position of the convolution's output (of its input, when transposed) once a sample.
 
     ``weight`` is [out, in / groups, kernel...]; transposed [in, out / groups, kernel...]: its elements times
-    samples times positions either way.
+    samples times positions either way. ``large`` is the input, ``small`` the output.
     """
     transposed = bool(node.arg("transposed", False))
     positions = math.prod((large if transposed else small).shape[2:])
     return weight.numel * positions * large.shape[0]
 
 
-@rule("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
-def convolves(node: OpNode, _target: Target) -> Work:
-    """cuDNN adds no bias: a bias is one more pass over the output (Convolution.cpp)."""
-    data, weight = node.inputs[:2]
-    flops = 2 * _multiply_adds(node, data, node.outputs[0], weight)
-    biased = node.arg("bias") is not None
-    return streaming(
-        node,
-        kernels=2 if biased else 1,
-        flops=flops + (node.outputs[0].numel if biased else 0),
-        matmul_flops=flops,
-        kind="convolution",
-        math_dtype=data.dtype,
+def _is_depthwise_native(node: OpNode, data: TensorMeta, weight: TensorMeta) -> bool:
+    """ConvParams::is_depthwise, and not use_cudnn_depthwise (Convolution.cpp): one group a channel, not
+    transposed, row-major. float16 goes to cuDNN where its kernel is known to be good."""
+    groups = _groups(node)
+    depthwise = (
+        groups > 1
+        and data.shape[1] == groups
+        and weight.shape[0] % groups == 0
+        and not node.arg("transposed", False)
+        and len(data.shape) <= 5
+    )
+    if not depthwise or _is_channels_last(data):
+        return False
+    window = weight.shape[2:]
+    cudnn_has_it = (
+        data.dtype == "float16"
+        and len(window) == 2
+        and window[0] == window[1] in (1, 3, 5)
+        and groups >= 32
+        and _all(node, "dilation", 1)
+        and _all(node, "stride", 1)
+        and data.shape[3] >= 7
+    )
+    return not cudnn_has_it
+
+
+def _forward(node: OpNode, data: TensorMeta, weight: TensorMeta, result: TensorMeta) -> ConvPass:
+    """The forward pass; that of a transposed convolution runs as a data gradient."""
+    groups, transposed = _groups(node), bool(node.arg("transposed", False))
+    strides = _steps(node, "stride", len(weight.shape) - 2)
+    dilations = _steps(node, "dilation", len(weight.shape) - 2)
+    plane = math.prod((data if transposed else result).shape[2:])
+    return ConvPass(
+        pixels=data.shape[0] * plane,
+        plane=plane,
+        inputs=data.shape[1] // groups,
+        outputs=result.shape[1] // groups,
+        window=weight.shape[2:],
+        groups=groups,
+        dtype=data.dtype,
+        channels_last=_is_channels_last(data),
+        strided=any(stride > 1 for stride in strides),
+        overlaps=any(stride < size for stride, size in zip(strides, weight.shape[2:], strict=True)),
+        reach=max(1 + step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)),
+        transposed=transposed,
     )
 
 
-@rule("aten.convolution_backward")
-def convolves_backward(node: OpNode, _target: Target) -> Work:
-    """One pass for each gradient that is wanted: input, weight; the bias is a reduction."""
-    gradient, data, weight = node.inputs[:3]
-    wanted = node.arg("output_mask", (True, True, True))
-    assert isinstance(wanted, tuple)
-    passes = sum(bool(flag) for flag in wanted[:2])
-    flops = 2 * _multiply_adds(node, data, gradient, weight) * passes
-    return streaming(
-        node,
-        kernels=max(1, passes + bool(wanted[2])),
-        flops=flops + (gradient.numel if wanted[2] else 0),
-        matmul_flops=flops,
-        kind="convolution",
-        math_dtype=data.dtype,
+def _backward(forward: ConvPass, data: TensorMeta) -> ConvPass:
+    """The data gradient's pass: from the outputs' channels back to the inputs', over the data's pixels."""
+    plane = math.prod(data.shape[2:])
+    return ConvPass(
+        pixels=data.shape[0] * plane,
+        plane=plane,
+        inputs=forward.outputs,
+        outputs=forward.inputs,
+        window=forward.window,
+        groups=forward.groups,
+        dtype=forward.dtype,
+        channels_last=forward.channels_last,
+        strided=forward.strided,
+        overlaps=forward.overlaps,
+        reach=forward.reach,
+        transposed=not forward.transposed,
     )
+
+
+def _relaid(data: TensorMeta, *others: TensorMeta) -> list[TensorMeta]:
+    """Tensors that PyTorch copies into the layout it settled on: channels last if the data or the weights lie so
+    (cudnn_conv_suggest_memory_format), else row-major."""
+    if _is_channels_last(data) or any(_is_channels_last(tensor) for tensor in others[:1]):
+        return [tensor for tensor in (data, *others) if not _lies_channels_last(tensor)]
+    return [tensor for tensor in (data, *others) if not tensor.is_contiguous]
+
+
+def _is_channels_last(tensor: TensorMeta) -> bool:
+    """Channels vary fastest, and that is not row-major as well (suggest_memory_format)."""
+    return len(tensor.shape) in (4, 5) and tensor.stride[1] == 1 and not _fits_both(tensor)
+
+
+def _fits_both(tensor: TensorMeta) -> bool:
+    return tensor.is_contiguous or tensor.shape[1] == 1
+
+
+def _lies_channels_last(tensor: TensorMeta) -> bool:
+    order = (1, *range(len(tensor.shape) - 1, 1, -1), 0)
+    expected = 1
+    for dim in order:
+        if tensor.shape[dim] != 1 and tensor.stride[dim] != expected:
+            return False
+        expected *= tensor.shape[dim]
+    return True
+
+
+def _copied_bytes(*copies: tuple[TensorMeta, bool]) -> list[int]:
+    return [tensor.numel * tensor.itemsize for tensor, copied in copies if copied]
+
+
+def _groups(node: OpNode) -> int:
+    groups = node.arg("groups", 1)
+    assert isinstance(groups, int)
+    return groups
+
+
+def _steps(node: OpNode, name: str, dims: int) -> tuple[int, ...]:
+    """Strides or dilations, one a dimension of the window."""
+    value = node.arg(name, (1,))
+    steps = value if isinstance(value, tuple) else (value,)
+    whole = [step for step in steps if isinstance(step, int)]
+    return tuple(whole if len(whole) == dims else whole[:1] * dims)
+
+
+def _all(node: OpNode, name: str, expected: int) -> bool:
+    return all(step == expected for step in _steps(node, name, 1)) if node.arg(name) is not None else True

@@ -1,0 +1,275 @@
+"""How cuDNN runs one convolution pass: as an implicit product, with copies to and from the layout it wants.
+
+cuDNN's heuristics are not published. This is a model of them, read off the kernel names, grids and launches of
+torch 2.11 (cuDNN 9, CUDA 13) on an H200, where float32 convolutions may use TF32 (PyTorch's default). Tensor-core
+kernels want channels last, so an NCHW tensor is copied before (``nchwToNhwc``; the weights too, unless they are
+1 x 1, whose two layouts are the same bytes) and the result after (``nhwcToNchw``), except where an Ampere-style
+kernel writes NCHW itself. Hopper's kernels are persistent; like cuBLAS's, they draw tiles from a counter once
+there are more than two a CTA, which costs a memset, or share tiles out along k behind a one-CTA set-up kernel.
+
+With channels last in and out nothing is copied.
+
+Which engine cuDNN picks is the guessed part. The number of launches is exact for 95 % of the record's forward calls
+and 81 % of its backward ones, off by one or two for most others. With the thresholds fitted on two thirds of the
+model families it held for 93 to 95 % of both together on the third left out, 94 to 95 % on those fitted; the
+structure was read off all of them. Split-K of 1 x 1 convolutions over one pixel (squeeze and excite) is not
+modelled: no predictor was found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from optrace.cost.profiles import Target
+
+#: Multiply-adds an SM up to which a convolution is small: few channels run directly, without tensor cores, and
+#: more channels by Ampere-style kernels, which write NCHW.
+_SMALL_MACS_PER_SM = 2_000_000
+#: Multiply-adds an SM from which a 1 x 1 convolution gets Hopper's persistent product with its tile counter, and
+#: from which small images are worth merging into one channels-last matrix.
+_COUNTED_MACS_PER_SM, _MERGED_MACS_PER_SM = 15_000_000, 3_500_000
+#: Depth from which few tiles are split along k.
+_SPLIT_MIN_K = 1280
+#: Channels up to which an image counts as one: photographs, and what follows them.
+_FEW_CHANNELS, _DIRECT_CHANNELS, _SHALLOW_CHANNELS, _DEEP_CHANNELS = 8, 32, 64, 2048
+#: Overlapping windows from this width on, or taps x channels, make an image worth copying.
+_WIDE_WINDOW, _DIRECT_DEPTH = 7, 160
+#: Clusters of CTAs leave this share of the SMs usable.
+_CLUSTERED_SHARE = 120 / 132
+#: Tiles of pixels and output channels of Hopper's kernels, and the depth of the pipeline that each fills.
+_HOPPER_TILES, _TILE_FILL = ((128, 128), (64, 128), (64, 64)), 64
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPass:
+    """One pass of a convolution as a product: ``pixels`` x ``outputs``, over ``inputs`` x ``window``, a group.
+
+    ``pixels`` are positions over the batch; ``plane`` the positions of one image. ``overlaps``: neighbouring
+    windows share pixels. ``strided``: some positions are skipped. ``reach``: pixels that a window spans,
+    dilation included. ``channels_last``: tensors lie so already. ``transposed``: the data gradient's product (also the forward pass of a transposed convolution).
+    """
+
+    pixels: int
+    plane: int
+    inputs: int
+    outputs: int
+    window: tuple[int, ...]
+    groups: int
+    dtype: str
+    channels_last: bool
+    strided: bool
+    overlaps: bool
+    reach: int
+    transposed: bool = False
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.window)
+
+    @property
+    def depth(self) -> int:
+        return self.inputs * self.taps
+
+    @property
+    def macs(self) -> int:
+        return self.groups * self.pixels * self.outputs * self.depth
+
+    @property
+    def is_half(self) -> bool:
+        return self.dtype in ("float16", "bfloat16")
+
+    @property
+    def padded(self) -> bool:
+        """Channels that do not fill a 16-byte vector: the copies start from zero-filled buffers."""
+        return self.inputs % (8 if self.is_half else 4) != 0
+
+    @property
+    def pointwise(self) -> bool:
+        """1 x 1 and dense: a plain product of each image with the weights."""
+        return self.taps == 1 and not self.strided
+
+    def tiles(self, pixels: int, outputs: int) -> int:
+        """Tiles of this shape that cover the result, pixels of all images in one row."""
+        return math.ceil(self.pixels / pixels) * math.ceil(self.outputs / outputs)
+
+    def tiles_by_image(self, pixels: int, outputs: int) -> int:
+        """The same where each image is a product of its own."""
+        images = self.pixels // max(1, self.plane)
+        return images * math.ceil(self.plane / pixels) * math.ceil(self.outputs / outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """What one pass launches. The flags say which tensors are copied to another layout around it."""
+
+    kernels: int = 1
+    memsets: int = 0
+    copies_data: bool = False
+    copies_weights: bool = False
+    copies_result: bool = False
+
+    @property
+    def launches(self) -> int:
+        return self.kernels + self.memsets
+
+
+def plan(convolution: ConvPass, target: Target) -> PassPlan:
+    """The kernels that cuDNN is expected to launch for a forward (or transposed) pass."""
+    if convolution.channels_last:
+        return PassPlan()
+    if convolution.groups > 1:
+        return _grouped(convolution)
+    if convolution.transposed:
+        drawn = convolution.reach <= _WIDE_WINDOW
+        return _copied(convolution, memsets=drawn + 2 * convolution.padded)
+    if convolution.pointwise:
+        return _pointwise(convolution, target)
+    if _runs_directly(convolution, target):
+        return PassPlan()
+    if _writes_channels_first(convolution, target):
+        return _copied(convolution, result=False, memsets=int(_splits(convolution, target)))
+    padding = 2 if convolution.padded and convolution.is_half else 0
+    return _copied(convolution, memsets=padding + _shares_tiles(convolution, target))
+
+
+def plan_data_gradient(convolution: ConvPass, target: Target) -> PassPlan:
+    """The gradient of the data: ``convolution`` with inputs and outputs swapped. A strided one falls apart into
+    a product for each phase of the stride, so that its tiles are always drawn from a counter."""
+    if convolution.channels_last:
+        return PassPlan()
+    if convolution.pointwise:
+        return _pointwise(convolution, target)
+    return _copied(convolution, memsets=int(convolution.strided or _shares_tiles(convolution, target)))
+
+
+def plan_weight_gradient(convolution: ConvPass, target: Target) -> PassPlan:
+    """The gradient of the weights: a product of outputs x (inputs x window) over all pixels.
+
+    1 x 1: a product an image where the tensors lie, and a sum over images. Else both tensors are copied to
+    channels last, and the gradient back from there; few tiles are shared out along the pixels by a set-up kernel,
+    fewer still are split and reduced. An image's three channels are padded to a vector in zero-filled copies.
+    """
+    tiles = math.ceil(convolution.outputs / 128) * math.ceil(convolution.depth / 128)
+    if convolution.channels_last:
+        return PassPlan(kernels=2)
+    if convolution.pointwise and convolution.plane * _itemsize(convolution) % 16 == 0:
+        return PassPlan(kernels=2)
+    result = convolution.taps > 1
+    if convolution.inputs <= _FEW_CHANNELS:
+        if not convolution.is_half and convolution.depth <= _DIRECT_CHANNELS:
+            return PassPlan(memsets=1)
+        return PassPlan(kernels=5, memsets=2, copies_data=True, copies_weights=True, copies_result=True)
+    if convolution.is_half:
+        shared = 2 if result and tiles <= target.sm_count // 8 else 0
+    elif tiles <= target.sm_count // 6 or (not result and tiles <= target.sm_count // 3):
+        shared = 2 if tiles <= target.sm_count // 8 else 1
+    else:
+        shared = int(result)
+    return PassPlan(kernels=3 + result + shared, copies_data=True, copies_weights=True, copies_result=result)
+
+
+def _itemsize(convolution: ConvPass) -> int:
+    return 2 if convolution.is_half else 4
+
+
+def _copied(convolution: ConvPass, *, result: bool = True, memsets: int = 0) -> PassPlan:
+    """A channels-last kernel between copies."""
+    weights = convolution.taps > 1
+    return PassPlan(
+        kernels=2 + weights + result,
+        memsets=memsets,
+        copies_data=True,
+        copies_weights=weights,
+        copies_result=result,
+    )
+
+
+def _grouped(convolution: ConvPass) -> PassPlan:
+    """Few groups run one after another, each a direct kernel; many narrow ones share a kernel, which wants
+    channels last where its window is more than a pixel."""
+    if convolution.groups <= _FEW_CHANNELS and convolution.taps == 1:
+        if convolution.inputs < 256:
+            return PassPlan(kernels=convolution.groups)
+        return PassPlan(3 * convolution.groups, convolution.groups, copies_data=True, copies_result=True)
+    return PassPlan() if convolution.taps == 1 or convolution.inputs == 1 else _copied(convolution)
+
+
+def _pointwise(convolution: ConvPass, target: Target) -> PassPlan:
+    """A product of each image with the weights where it lies. Images smaller than a tile, in rows that are not
+    16-byte aligned (7 x 7), are merged into one channels-last matrix once there is enough to compute."""
+    each = convolution.macs / target.sm_count
+    one_image = convolution.pixels == convolution.plane > 1
+    if one_image and convolution.inputs >= 480 and convolution.tiles(64, 64) <= target.sm_count // 8:
+        return PassPlan(kernels=2)  # split along the channels, and reduced
+    if 1 < convolution.plane < 64 and convolution.plane % 4 and not one_image:
+        narrow = convolution.pixels <= 256 and convolution.outputs < convolution.inputs
+        deep = convolution.inputs >= _DEEP_CHANNELS or narrow
+        return _copied(convolution) if deep or each >= _MERGED_MACS_PER_SM else PassPlan()
+    counted = (
+        target.capability >= (9, 0)
+        and not convolution.is_half
+        and each >= _COUNTED_MACS_PER_SM
+        and convolution.outputs >= _SHALLOW_CHANNELS
+        and convolution.plane % 4 == 0
+        and convolution.tiles_by_image(128, 128) > 2 * target.sm_count
+        and not (convolution.transposed and convolution.outputs <= convolution.inputs)
+    )
+    return PassPlan(memsets=int(counted))
+
+
+def _runs_directly(convolution: ConvPass, target: Target) -> bool:
+    """NCHW kernels on the plain units: an image's few channels, unless large windows overlap; some more channels
+    where there is little to compute, or where one pixel in several is taken."""
+    if convolution.inputs <= _FEW_CHANNELS:
+        if convolution.is_half:
+            return convolution.depth <= _DIRECT_DEPTH
+        wide = min(convolution.window) >= _WIDE_WINDOW and convolution.outputs > _DIRECT_CHANNELS
+        return convolution.taps > 1 and not (
+            convolution.overlaps and (wide or convolution.depth > _DIRECT_DEPTH)
+        )
+    small = convolution.macs <= _SMALL_MACS_PER_SM * target.sm_count
+    limit = _SHALLOW_CHANNELS if convolution.taps == 1 else _DIRECT_CHANNELS
+    return small and convolution.inputs <= limit and not convolution.is_half
+
+
+def _writes_channels_first(convolution: ConvPass, target: Target) -> bool:
+    """Ampere-style kernels (``nhwckrsc_nchw``): few channels in and full tiles of them out, or little work."""
+    if convolution.is_half or convolution.taps == 1:
+        return False
+    if len(convolution.window) == 3 and convolution.inputs > _FEW_CHANNELS:
+        return True
+    if convolution.inputs <= _SHALLOW_CHANNELS:
+        if convolution.outputs % 128 == 0 or convolution.outputs >= 128 > 2 * convolution.inputs:
+            return True
+        if convolution.outputs % 64 == 0 and convolution.inputs > _FEW_CHANNELS:
+            return convolution.tiles(128, 64) <= 2 * target.sm_count
+    return convolution.macs <= _SMALL_MACS_PER_SM * target.sm_count
+
+
+def _splits(convolution: ConvPass, target: Target) -> bool:
+    """In-place split-K behind a memset of semaphores: deep, with fewer 64 x 32 tiles than SMs."""
+    return convolution.depth >= _SPLIT_MIN_K and convolution.tiles(64, 32) < target.sm_count
+
+
+def _shares_tiles(convolution: ConvPass, target: Target) -> bool:
+    """Whether a Hopper kernel needs a counter or a set-up kernel: more than two tiles a CTA, or small tiles that
+    just fail to fit the CTAs at once, which are then shared out along k. There are none for windows that reach
+    over more than seven pixels, nor for forward passes in three dimensions."""
+    if target.capability < (9, 0) or convolution.inputs <= _FEW_CHANNELS:
+        return False
+    if (
+        min(convolution.inputs, convolution.outputs) < _DIRECT_CHANNELS
+        and convolution.outputs < _SHALLOW_CHANNELS
+    ):
+        return False
+    ctas = int(_CLUSTERED_SHARE * target.sm_count)
+    if convolution.reach > _WIDE_WINDOW or (len(convolution.window) == 3 and not convolution.transposed):
+        return False
+
+    def time(tile: tuple[int, int]) -> int:
+        return math.ceil(convolution.tiles(*tile) / ctas) * (tile[0] * tile[1] + _TILE_FILL * sum(tile))
+
+    small = convolution.tiles(64, 64)
+    just_misses = ctas < small <= target.sm_count
+    return just_misses or convolution.tiles(*min(_HOPPER_TILES, key=time)) > 2 * ctas
