@@ -53,11 +53,14 @@ def test_pieces_that_32_bit_offsets_reach(meta, elements, kernels):
 
 
 def test_layouts(meta):
-    assert is_channels_last(meta(2, 8, 4, 4, **NHWC)) and suggests_channels_last(meta(2, 8, 4, 4, **NHWC))
+    assert is_channels_last(meta(2, 8, 4, 4, **NHWC))
+    assert suggests_channels_last(meta(2, 8, 4, 4, **NHWC))
     assert not is_channels_last(meta(2, 8, 4, 4))
     # A slice of channels: the order is suggested, the memory has gaps.
     part = meta(2, 4, 4, 4, stride=NHWC["stride"])
-    assert suggests_channels_last(part) and not is_channels_last(part) and not is_dense(part)
+    assert suggests_channels_last(part)
+    assert not is_channels_last(part)
+    assert not is_dense(part)
     assert is_dense(meta(4, 3, stride=(1, 4)))
 
 
