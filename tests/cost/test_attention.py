@@ -46,6 +46,9 @@ def test_cudnn_backward_sums_shared_key_heads(maker, target, key_heads, kernels)
     )  # fmt: skip
     work = work_of(node, target)
     assert (work.kernels, work.memsets) == (kernels, 1)
+    # The query gradient in float32; with shared heads, gradients of keys and values for each of 12 heads.
+    size = 4 * 12 * 256 * 64
+    assert work.scratch == ((size * 4,) if key_heads == 12 else (size * 4, size * 2, size * 2))
 
 
 def test_flash_splits_the_keys_of_few_queries(maker, target):
@@ -54,6 +57,30 @@ def test_flash_splits_the_keys_of_few_queries(maker, target):
     keys = half(1, 8, 4096, 64)
     assert work_of(maker(f"{FLASH}.default", few, keys, keys, out=half(1, 8, 1, 64)), target).kernels == 2
     assert work_of(maker(f"{FLASH}.default", many, many, many, out=half(8, 32, 512, 64)), target).kernels == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "kernels"),
+    [
+        # Product with the gradient, sum, transposing copy, kernel.
+        (T(2, 8, 128, 64), 4),
+        # One head: nothing to transpose.
+        (T(2, 1, 128, 64), 3),
+        # 128 keys are two blocks of 64, shared out: the workspace is zeroed.
+        (half(2, 8, 128, 64), 1 + 1),
+        # 256 sequences of at most two blocks of keys are enough to do.
+        (half(32, 8, 128, 64), 1),
+    ],
+)
+def test_memory_efficient_backward(maker, target, query, kernels):
+    like = [T(*query.shape, dtype=query.dtype) for _ in range(3)]
+    lse, seed = T(*query.shape[:3]), T(dtype="int64", device="cpu")
+    node = maker(
+        f"{EFFICIENT}_backward.default",
+        query, query, query, query, None, query, lse, seed, seed, 0.0, [True, True, True, False],
+        out=(*like, None),
+    )  # fmt: skip
+    assert work_of(node, target).kernels == kernels
 
 
 class TestFlops:

@@ -16,6 +16,7 @@ from optrace.graph import OpNode, TensorMeta
 
 #: FLOPs a score besides the products: scale, subtract the maximum, exponential, sum, divide; and backward.
 _SOFTMAX_FLOPS, _SOFTMAX_BACKWARD_FLOPS = 5, 8
+_HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +144,19 @@ def attends_backward_by_cudnn(node: OpNode, target: Target) -> Work:
     """A dot of output and its gradient, the fused kernel, the query gradient from float32 to 16 bits; a memset of
     the tile counter before. Shared key heads: one reduction each for the key and value gradients."""
     shape = heads_first(node)
-    shared = shape.key_heads != shape.heads
-    return _backward(node, shape, kernels=5 if shared else 3, memsets=int(target.capability >= (9, 0)))
+    return _gathering_backward(node, shape, memsets=int(target.capability >= (9, 0)))
 
 
 @rule("aten._scaled_dot_product_flash_attention_backward")
 def attends_backward_by_flash(node: OpNode, _target: Target) -> Work:
     """Dot of output and gradient, the fused kernel, the query gradient's conversion; shared key heads are summed
     up by one reduction each (flash_api.cpp)."""
-    return _flash_backward(node, heads_first(node))
+    return _gathering_backward(node, heads_first(node))
 
 
 @rule("aten._flash_attention_backward")
 def attends_backward_by_flash_length_first(node: OpNode, _target: Target) -> Work:
-    return _flash_backward(node, length_first(node))
+    return _gathering_backward(node, length_first(node))
 
 
 @rule("aten._scaled_dot_product_efficient_attention_backward")
@@ -182,7 +182,9 @@ def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) 
     )
 
 
-def _backward(node: OpNode, shape: Shape, *, kernels: int, memsets: int = 0) -> Work:
+def _backward(
+    node: OpNode, shape: Shape, *, kernels: int, memsets: int = 0, scratch: tuple[int, ...] = ()
+) -> Work:
     flops = shape.backward_flops
     return streaming(
         node,
@@ -192,17 +194,42 @@ def _backward(node: OpNode, shape: Shape, *, kernels: int, memsets: int = 0) -> 
         matmul_flops=flops,
         kind="attention",
         math_dtype=node.tensor("query").dtype,
+        scratch=scratch,
     )
 
 
-def _flash_backward(node: OpNode, shape: Shape) -> Work:
-    return _backward(node, shape, kernels=5 if shape.key_heads != shape.heads else 3)
+def _gathering_backward(node: OpNode, shape: Shape, *, memsets: int = 0) -> Work:
+    """Three kernels, and a sum over the query heads that share a key head for each of two gradients. The query
+    gradient is gathered in float32; shared gradients are written for every query head first."""
+    gathered = shape.batch * shape.heads * shape.queries * shape.dim * 4
+    if shape.key_heads == shape.heads:
+        return _backward(node, shape, kernels=3, memsets=memsets, scratch=(gathered,))
+    itemsize = node.tensor("query").itemsize
+    repeated = [
+        shape.batch * shape.heads * shape.keys * dim * itemsize for dim in (shape.dim, shape.value_dim)
+    ]
+    return _backward(node, shape, kernels=3 + 2, memsets=memsets, scratch=(gathered, *repeated))
 
 
 def _cutlass_backward(node: OpNode, shape: Shape) -> Work:
-    """Half precision dots output and gradient inside the kernel; float32 does it before, by a product, a sum and
-    a copy (attention_backward.cu)."""
-    return _backward(node, shape, kernels=4 if node.tensor("query").dtype == "float32" else 1)
+    """_efficient_attention_backward in attention_backward.cu.
+
+    float32: output times its gradient, its sum over the head, that transposed by a copy, then the kernel. Half
+    precision does this in the kernel, which shares out blocks of keys and adds up the query gradient in a
+    workspace; with more than one share this is zeroed first.
+    """
+    if node.tensor("query").dtype not in _HALVES:
+        transposes = shape.heads > 1 and shape.queries > 1
+        product = shape.batch * shape.queries * shape.heads * shape.value_dim * 4
+        return _backward(node, shape, kernels=3 + transposes, scratch=(product,))
+    sequences = shape.batch * shape.heads
+    block = 128 if 96 < max(shape.dim, shape.value_dim) <= 128 else 64
+    shares = math.ceil(shape.keys / block)
+    if sequences >= 256 and shape.keys <= 2 * block:
+        shares = 1
+    if max(shape.dim, shape.value_dim) > 128:
+        shares = min(shares, max(1, 200 // sequences))
+    return _backward(node, shape, kernels=1 + (shares > 1))
 
 
 def _drops(node: OpNode) -> int:

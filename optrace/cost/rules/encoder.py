@@ -32,6 +32,7 @@ def attends_with_projections(node: OpNode, target: Target) -> Work:
         matmul_flops=flops,
         kind="attention",
         math_dtype=query.dtype,
+        scratch=_projected(query, width),
     )
 
 
@@ -57,6 +58,11 @@ def runs_an_encoder_layer(node: OpNode, target: Target) -> Work:
         matmul_flops=flops,
         kind="attention",
         math_dtype=data.dtype,
+        # After attention: its projection, the first sum and norm, hidden, the second projection and sum.
+        scratch=(
+            *_projected(data, width),
+            *(rows * size * data.itemsize for size in (width, width, width, hidden, width, width)),
+        ),
     )
 
 
@@ -74,6 +80,11 @@ def _attention(data: TensorMeta, width: int, heads: int, target: Target) -> tupl
         flops,
         4 * rows * width + 5 * math.prod((batch, heads, length, length)),
     )
+
+
+def _projected(data: TensorMeta, width: int) -> tuple[int, int]:
+    """Bytes of queries, keys and values, and of what attention makes of them."""
+    return 3 * data.numel // data.shape[-1] * width * data.itemsize, data.numel * data.itemsize
 
 
 def _linear(rows: int, n: int, k: int, dtype: str) -> Gemm:
