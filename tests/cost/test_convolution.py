@@ -53,7 +53,7 @@ def conv_pass(pixels, inputs, outputs, window, **changes):
         # 392 tiles are more than two a CTA: drawn from a counter.
         (conv_pass(50176, 128, 128, (3, 3)), 4, 1),
         # 31 x 4 = 124 tiles of 64 x 64: a few more than clusters of CTAs take at once (120), shared out along k.
-        (conv_pass(1960, 256, 256, (3, 3)), 4, 1),
+        (conv_pass(1960, 256, 256, (3, 3)), 5, 0),
         # Up to 64 channels in and a multiple of 128 out: an Ampere-style kernel that writes NCHW itself.
         (conv_pass(125440, 64, 128, (3, 3)), 3, 0),
         # Little to compute (16e6 <= 132 x 2e6): the same; and k 2304 split over few tiles, semaphores zeroed.
@@ -75,6 +75,7 @@ def conv_pass(pixels, inputs, outputs, window, **changes):
         (conv_pass(392, 8, 8, (3, 3), groups=55), 4, 0),
         # Channels last in, channels last out.
         (conv_pass(6272, 128, 128, (3, 3), channels_last=True), 1, 0),
+        (conv_pass(50176, 128, 128, (3, 3), channels_last=True), 1, 1),
         # Transposed.
         (conv_pass(65536, 64, 128, (3, 3), transposed=True), 4, 1),
     ],

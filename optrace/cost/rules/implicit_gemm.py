@@ -117,7 +117,7 @@ class PassPlan:
 def plan(convolution: ConvPass, target: Target) -> PassPlan:
     """The kernels that cuDNN is expected to launch for a forward (or transposed) pass."""
     if convolution.channels_last:
-        return PassPlan()
+        return _in_place(convolution, target)
     if convolution.groups > 1:
         return _grouped(convolution)
     if convolution.transposed:
@@ -130,17 +130,19 @@ def plan(convolution: ConvPass, target: Target) -> PassPlan:
     if _writes_channels_first(convolution, target):
         return _copied(convolution, result=False, memsets=int(_splits(convolution, target)))
     padding = 2 if convolution.padded and convolution.is_half else 0
-    return _copied(convolution, memsets=padding + _shares_tiles(convolution, target))
+    set_up, counters = _sharing(convolution, target)
+    return _copied(convolution, set_up=set_up, memsets=padding + counters)
 
 
 def plan_data_gradient(convolution: ConvPass, target: Target) -> PassPlan:
     """The gradient of the data: ``convolution`` with inputs and outputs swapped. A strided one falls apart into
     a product for each phase of the stride, so that its tiles are always drawn from a counter."""
     if convolution.channels_last:
-        return PassPlan()
+        return _in_place(convolution, target)
     if convolution.pointwise:
         return _pointwise(convolution, target)
-    return _copied(convolution, memsets=int(convolution.strided or _shares_tiles(convolution, target)))
+    set_up, counters = (0, 1) if convolution.strided else _sharing(convolution, target)
+    return _copied(convolution, set_up=set_up, memsets=counters)
 
 
 def plan_weight_gradient(convolution: ConvPass, target: Target) -> PassPlan:
@@ -173,11 +175,19 @@ def _itemsize(convolution: ConvPass) -> int:
     return 2 if convolution.is_half else 4
 
 
-def _copied(convolution: ConvPass, *, result: bool = True, memsets: int = 0) -> PassPlan:
-    """A channels-last kernel between copies."""
+def _in_place(convolution: ConvPass, target: Target) -> PassPlan:
+    """Tensors lie channels last already: the kernel, with what sharing its tiles takes."""
+    if convolution.groups > 1 or convolution.taps == 1:
+        return PassPlan()
+    set_up, counters = _sharing(convolution, target)
+    return PassPlan(kernels=1 + set_up, memsets=counters)
+
+
+def _copied(convolution: ConvPass, *, result: bool = True, set_up: int = 0, memsets: int = 0) -> PassPlan:
+    """A channels-last kernel between copies; ``set_up`` kernels before it."""
     weights = convolution.taps > 1
     return PassPlan(
-        kernels=2 + weights + result,
+        kernels=2 + set_up + weights + result,
         memsets=memsets,
         copies_data=True,
         copies_weights=weights,
@@ -252,24 +262,25 @@ def _splits(convolution: ConvPass, target: Target) -> bool:
     return convolution.depth >= _SPLIT_MIN_K and convolution.tiles(64, 32) < target.sm_count
 
 
-def _shares_tiles(convolution: ConvPass, target: Target) -> bool:
-    """Whether a Hopper kernel needs a counter or a set-up kernel: more than two tiles a CTA, or small tiles that
-    just fail to fit the CTAs at once, which are then shared out along k. There are none for windows that reach
-    over more than seven pixels, nor for forward passes in three dimensions."""
-    if target.capability < (9, 0) or convolution.inputs <= _FEW_CHANNELS:
-        return False
-    if (
-        min(convolution.inputs, convolution.outputs) < _DIRECT_CHANNELS
-        and convolution.outputs < _SHALLOW_CHANNELS
-    ):
-        return False
+def _sharing(convolution: ConvPass, target: Target) -> tuple[int, int]:
+    """Set-up kernels and memsets by which the CTAs of a Hopper kernel share its tiles.
+
+    More than two tiles a CTA are drawn from a counter, zeroed by a memset. Small tiles that just fail to fit the
+    CTAs at once are shared out along k, which a kernel of one CTA sets up. There are no Hopper kernels for windows
+    that reach over more than seven pixels, nor for forward passes in three dimensions.
+    """
+    few = convolution.inputs <= _FEW_CHANNELS or (
+        convolution.outputs < _SHALLOW_CHANNELS
+        and min(convolution.inputs, convolution.outputs) < _DIRECT_CHANNELS
+    )
+    volume = len(convolution.window) == 3 and not convolution.transposed
+    if target.capability < (9, 0) or few or volume or convolution.reach > _WIDE_WINDOW:
+        return 0, 0
     ctas = int(_CLUSTERED_SHARE * target.sm_count)
-    if convolution.reach > _WIDE_WINDOW or (len(convolution.window) == 3 and not convolution.transposed):
-        return False
 
     def time(tile: tuple[int, int]) -> int:
         return math.ceil(convolution.tiles(*tile) / ctas) * (tile[0] * tile[1] + _TILE_FILL * sum(tile))
 
-    small = convolution.tiles(64, 64)
-    just_misses = ctas < small <= target.sm_count
-    return just_misses or convolution.tiles(*min(_HOPPER_TILES, key=time)) > 2 * ctas
+    if ctas < convolution.tiles(64, 64) <= target.sm_count:
+        return 1, 0
+    return 0, int(convolution.tiles(*min(_HOPPER_TILES, key=time)) > 2 * ctas)
