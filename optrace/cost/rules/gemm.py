@@ -187,6 +187,8 @@ def _simt(gemm: Gemm, target: Target) -> GemmPlan:
         splits = max(2, min(gemm.k // 64, target.sm_count // gemm.tiles(*tile)))
         if gemm.fused_bias and _splits_without_workspace(gemm):
             return _plan(gemm, target, "simt", (32, 32), splits=4, kernels=3, memsets=1)
+        if _adds_in_place(gemm, target):
+            return _plan(gemm, target, "simt", tile, splits=splits, memsets=1)
         return _plan(gemm, target, "simt", tile, splits=splits, kernels=2)
     return _plan(gemm, target, "simt", _simt_tile(gemm, target))
 
@@ -237,6 +239,14 @@ def _splits_simt(gemm: Gemm, target: Target) -> bool:
     if tiles <= target.sm_count // 2:
         return gemm.k >= _SIMT_SPLIT_MIN_K
     return gemm.k >= _SIMT_SPLIT_BUSY_K and tiles <= 1.125 * target.sm_count
+
+
+def _adds_in_place(gemm: Gemm, target: Target) -> bool:
+    """Parts of k added up tile by tile behind semaphores, not by a reduction: outputs whose partial sums would be
+    large, and with a bias in the epilogue long products of more than a few columns."""
+    if gemm.fused_bias:
+        return gemm.k >= 1024 and gemm.m * gemm.n >= 1 << 13
+    return gemm.tiles(64, 64) >= target.sm_count
 
 
 def _splits_without_workspace(gemm: Gemm) -> bool:
