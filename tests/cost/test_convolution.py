@@ -86,10 +86,14 @@ def test_forward(target, made, kernels, memsets):
 
 
 def test_gradients(target):
-    small, strided = conv_pass(6272, 256, 256, (3, 3)), conv_pass(6272, 256, 256, (3, 3), strided=True)
+    small = conv_pass(6272, 256, 256, (3, 3), transposed=True)
+    strided = conv_pass(6272, 256, 256, (3, 3), transposed=True, strided=True)
+    plain = conv_pass(6272, 256, 256, (3, 3), strided=True)
     # Copies of data and weights, the product, a copy back; a product for each phase of the stride wants a counter.
     assert plan_data_gradient(small, target).launches == 4
     assert plan_data_gradient(strided, target).launches == 5
+    # Of a transposed convolution: a plain strided one.
+    assert plan_data_gradient(plain, target) == plan(plain, target)
     # Weights: 2 x 18 = 36 tiles of 128 x 128: set-up, product, and three copies.
     assert plan_weight_gradient(small, target).launches == 5
     # 1 x 5 = 5 tiles: split and reduced as well.
@@ -125,6 +129,11 @@ class TestBackends:
         data, weight, out = T(8, 128, 28, 28), T(128, 128, 3, 3), T(8, 128, 28, 28)
         work = work_of(convolution(maker, data, weight, out, padding=1), target)
         assert work.scratch == (8 * 128 * 784 * 4, 128 * 128 * 9 * 4, 8 * 128 * 784 * 4)
+
+    def test_weight_gradients_of_images_are_scratch(self, maker, target):
+        gradient, data, weight = T(64, 256, 14, 14), T(64, 1024, 14, 14), T(256, 1024, 1, 1)
+        work = work_of(backward(maker, gradient, data, weight, mask=(0, 1, 0)), target)
+        assert (work.launches, work.scratch) == (2, (64 * 256 * 1024 * 4,))
 
     def test_channels_last_data_pull_the_weights_along(self, maker, target):
         last = (128 * 784, 1, 28 * 128, 128)

@@ -82,6 +82,8 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
             scratch += _copied_bytes(
                 (data, made.copies_data), (gradient, made.copies_weights), (weight, made.copies_result)
             )
+            if made.sums_images:
+                scratch.append(data.shape[0] * weight.numel * 4)
     if wants_bias:
         summed = reduction(gradient, (0, *range(2, len(gradient.shape))), target)
         kernels, memsets = kernels + summed.kernels, memsets + summed.memsets

@@ -101,13 +101,15 @@ class ConvPass:
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """What one pass launches. The flags say which tensors are copied to another layout around it."""
+    """What one pass launches. The flags say which tensors are copied to another layout around it;
+    ``sums_images``: each image has a float32 result of its own, and they are added up."""
 
     kernels: int = 1
     memsets: int = 0
     copies_data: bool = False
     copies_weights: bool = False
     copies_result: bool = False
+    sums_images: bool = False
 
     @property
     def launches(self) -> int:
@@ -136,7 +138,10 @@ def plan(convolution: ConvPass, target: Target) -> PassPlan:
 
 def plan_data_gradient(convolution: ConvPass, target: Target) -> PassPlan:
     """The gradient of the data: ``convolution`` with inputs and outputs swapped. A strided one falls apart into
-    a product for each phase of the stride, so that its tiles are always drawn from a counter."""
+    a product for each phase of the stride, so that its tiles are always drawn from a counter. That of a transposed
+    convolution is a plain one."""
+    if not convolution.transposed:
+        return plan(convolution, target)
     if convolution.channels_last:
         return _in_place(convolution, target)
     if convolution.pointwise:
@@ -156,7 +161,7 @@ def plan_weight_gradient(convolution: ConvPass, target: Target) -> PassPlan:
     if convolution.channels_last:
         return PassPlan(kernels=2)
     if convolution.pointwise and convolution.plane * _itemsize(convolution) % 16 == 0:
-        return PassPlan(kernels=2)
+        return PassPlan(kernels=2, sums_images=True)
     result = convolution.taps > 1
     if convolution.inputs <= _FEW_CHANNELS:
         if not convolution.is_half and convolution.depth <= _DIRECT_CHANNELS:
