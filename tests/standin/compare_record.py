@@ -42,7 +42,32 @@ STEP_DEPENDENT = (
 
 # What a dispatch mode sees beside the program's own calls.
 NOISE = ("prim.", "profiler.")
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 WARM_UP_STEPS = 2  # the record was made warm: optimizer state exists
+
+
+# Real changes between versions of torch in the recorded programs: the first version that has it, the call on
+# torch 2.11, the call since, and what changed.
+VERSION_DIFFERENCES: tuple[tuple[tuple[int, int], str, str, str], ...] = (
+    (
+        (2, 13),
+        "aten.zeros.default",
+        "aten.new_zeros.default",
+        "the backward of topk, sort and max makes its zeros from the incoming gradient",
+    ),
+    (
+        (2, 14),
+        "aten._scaled_dot_product_cudnn_attention.default",
+        "aten._scaled_dot_product_flash_attention.default",
+        "cuDNN attention is not chosen for a dropout that is no multiple of 1/16",
+    ),
+    (
+        (2, 14),
+        "aten._scaled_dot_product_cudnn_attention_backward.default",
+        "aten._scaled_dot_product_flash_attention_backward.default",
+        "cuDNN attention is not chosen for a dropout that is no multiple of 1/16",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +214,18 @@ class Verdict:
     first_stride: str | None  # the first call with other strides
 
 
-def compare(want: list[Call], got: list[Call]) -> Verdict:
-    """Compare call by call; strides are counted over the calls that line up."""
+def compare(
+    want: list[Call], got: list[Call], explain: Callable[[Call, Call], str | None] = lambda want, got: None
+) -> Verdict:
+    """Compare call by call; strides are counted over the calls that line up.
+
+    `explain` names the known change between versions of torch by which `got` stands for `want`, if there is one.
+    """
     first = first_stride = None
     tensors = equal = 0
     for i, (w, g) in enumerate(itertools.zip_longest(want, got)):
+        if w is not None and g is not None and w.op != g.op and explain(w, g) is not None:
+            continue
         if w is None or g is None or w.without_strides() != g.without_strides():
             first = f"call {i} of {len(want)} (traced {len(got)})\n    want {w}\n    got  {g}"
             break
@@ -225,6 +257,14 @@ def counts(want: list[Call], got: list[Call]) -> str:
     return ", ".join(f"{op} {n:+d}" for n, op in rows[:8])
 
 
+def explained(torch_version: tuple[int, ...], want: Call, got: Call) -> str | None:
+    """Why `got` may stand for `want` on a version of torch; None if it may not."""
+    for since, before, after, reason in VERSION_DIFFERENCES:
+        if torch_version >= since and (want.op, got.op) == (before, after):
+            return reason
+    return None
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("record", type=Path)
@@ -251,7 +291,15 @@ def main(argv: list[str] | None = None) -> int:
             if options.verbose:
                 traceback.print_exc()
             continue
-        verdict = compare(want, got)
+        changes: Counter[str] = Counter()
+
+        def explain(w: Call, g: Call, changes: Counter[str] = changes) -> str | None:
+            reason = explained(TORCH, w, g)
+            if reason is not None:
+                changes[reason] += 1
+            return reason
+
+        verdict = compare(want, got, explain)
         tensors += verdict.tensors
         equal += verdict.equal_strides
         seconds = time.perf_counter() - start
@@ -259,6 +307,8 @@ def main(argv: list[str] | None = None) -> int:
         if verdict.first_difference is None:
             tally["same"] += 1
             print(f"same      {program.name}: {len(want)} calls, {strides}, {seconds:.1f} s", flush=True)
+            for reason, times in changes.items():
+                print(f"    {times} calls differ by version: {reason}", flush=True)
             if options.verbose and verdict.first_stride:
                 print(f"    {verdict.first_stride}", flush=True)
         else:

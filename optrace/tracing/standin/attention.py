@@ -1,3 +1,5 @@
+# torch leaves ops and these functions untyped:
+# mypy: disable-error-code="no-untyped-call,no-any-return"
 """Which kernel `scaled_dot_product_attention` uses on the pretended GPU.
 
 In torch the choice is made in C++ for CUDA tensors only; other devices decompose attention into matmuls and a
@@ -199,10 +201,10 @@ def _efficient(a: Query, r: Rules, device: StandinDevice) -> bool:
     qk, v = a.q.size(-1), a.v.size(-1)
     if qk != a.k.size(-1) or qk == 0 or v == 0 or qk % alignment or v % alignment:
         return False
-    if r.efficient_checks_offsets and device.capability[0] >= 8:
-        if any(t.numel() and t.storage_offset() % alignment for t in (a.q, a.k, a.v)):
-            return False
-    allowed = (torch.float16, torch.float32)
+    checks_offsets = r.efficient_checks_offsets and device.capability[0] >= 8
+    if checks_offsets and any(t.numel() and t.storage_offset() % alignment for t in (a.q, a.k, a.v)):
+        return False
+    allowed: tuple[torch.dtype, ...] = (torch.float16, torch.float32)
     if device.capability[0] >= 8:
         allowed = (*allowed, torch.bfloat16)
     return (
@@ -213,12 +215,16 @@ def _efficient(a: Query, r: Rules, device: StandinDevice) -> bool:
     )
 
 
+# Torch numbers backends; making one from its number makes another object.
+_BY_NUMBER: dict[int, SDPBackend] = {b.value: b for b in SDPBackend.__members__.values()}
+
+
 def _order(r: Rules, device: StandinDevice) -> list[SDPBackend]:
     """The backends in the order in which they are tried.
 
     torch puts cuDNN first on its first choice in a process; a context that sets an order of its own wins.
     """
-    order = [SDPBackend(i) for i in torch._C._get_sdp_priority_order()]
+    order = [_BY_NUMBER[i] for i in torch._C._get_sdp_priority_order()]
     default = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     if order[:3] != default or os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1":
         return order
@@ -287,7 +293,7 @@ def scaled_dot_product_attention(
         out: Any = aten._scaled_dot_product_cudnn_attention.default(
             query, key, value, mask, a.needs_grad, dropout_p, is_causal, False, **flags
         )
-        return out[0]  # type: ignore[no-any-return]  # ops are untyped
+        return out[0]
     mask = _additive(attn_mask, query.dtype, -math.inf, None if attn_mask is None else attn_mask.device)
     if backend is SDPBackend.FLASH_ATTENTION:
         width = query.size(-1)
@@ -303,11 +309,11 @@ def scaled_dot_product_attention(
         out = aten._scaled_dot_product_efficient_attention.default(
             query, key, value, mask, a.needs_grad, dropout_p, is_causal, **flags
         )
-        return out[0]  # type: ignore[no-any-return]  # ops are untyped
+        return out[0]
     out = aten._scaled_dot_product_attention_math.default(
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )
-    return out[0]  # type: ignore[no-any-return]  # ops are untyped
+    return out[0]
 
 
 def _unbatched(
@@ -322,8 +328,8 @@ def _unbatched(
 ) -> Tensor:
     while mask is not None and mask.dim() < 4:
         mask = mask.unsqueeze(0)
-    batched = [t.unsqueeze(0) for t in (query, key, value)]
+    q, k, v = (t.unsqueeze(0) for t in (query, key, value))
     out = scaled_dot_product_attention(
-        *batched, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return out.squeeze(0)

@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001  # signatures are those of torch
+# torch leaves ops and these functions untyped:
+# mypy: disable-error-code="no-untyped-call,no-any-return"
 """Autocast on the pretended GPU: which ops cast their inputs, to what, and which casts are kept.
 
 torch registers these rules per device in C++ (`autocast_mode.h`); a PrivateUse1 backend brings its own. The lists
@@ -16,35 +19,124 @@ from torch import Tensor
 from optrace.tracing.standin.device import BACKEND
 from optrace.tracing.standin.patches import Patch
 
-KEY = torch._C.DispatchKey.AutocastPrivateUse1
+KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  # missing in the stubs
 
 Kernel = Callable[..., Any]
 
-LOWER_PRECISION = """
-_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
-conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
-einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
-_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
-scaled_dot_product_attention
-""".split()
+LOWER_PRECISION = [
+    "_convolution.deprecated",
+    "_convolution",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d.input",
+    "conv_transpose3d.input",
+    "convolution",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+    "prelu",
+    "addmm",
+    "addmv",
+    "addr",
+    "matmul",
+    "einsum",
+    "mm",
+    "mv",
+    "linalg_vecdot",
+    "linear",
+    "addbmm",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention",
+    "scaled_dot_product_attention",
+]
 
-FP32 = """
-acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
-cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
-smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
-_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
-_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-upsample_bicubic2d _upsample_bicubic2d_aa
-""".split()
+FP32 = [
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "frobenius_norm.dim",
+    "nuclear_norm",
+    "nuclear_norm.dim",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "upsample_nearest1d",
+    "_upsample_nearest_exact1d",
+    "upsample_nearest2d",
+    "_upsample_nearest_exact2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
+]
 FP32_SINCE_2_13 = ["rms_norm"]
 
 # These take an optional output dtype, which becomes float32 unless the caller set it.
-FP32_OUTPUT = """
-prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-linalg_matrix_norm.str_ord sum sum.dim_IntList
-""".split()
+FP32_OUTPUT = [
+    "prod",
+    "prod.dim_int",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord",
+    "sum",
+    "sum.dim_IntList",
+]
 
 # These call an overload that takes the output dtype as one more argument.
 FP32_OTHER_OVERLOAD = {
@@ -52,7 +144,19 @@ FP32_OTHER_OVERLOAD = {
     "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
 }
 
-PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+PROMOTE = [
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+]
 
 _cached_casts: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -67,7 +171,7 @@ def _eligible(value: Any) -> bool:
 
 
 def _lower_dtype() -> torch.dtype:
-    return torch._C.get_autocast_dtype(BACKEND)  # type: ignore[no-any-return,attr-defined]  # missing in the stubs
+    return torch._C.get_autocast_dtype(BACKEND)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -155,6 +259,10 @@ def _find(name: str) -> Any | None:
     return getattr(packet, overload or "default", None)
 
 
+def _lower(args: tuple[Any, ...]) -> torch.dtype:
+    return _lower_dtype()
+
+
 def _always_float32(args: tuple[Any, ...]) -> torch.dtype:
     return torch.float32
 
@@ -162,7 +270,7 @@ def _always_float32(args: tuple[Any, ...]) -> torch.dtype:
 def kernels() -> dict[str, Kernel]:
     """The autocast kernel of each op on CUDA's lists, by the op's name."""
     wanted: dict[str, Callable[[Any], Kernel]] = {}
-    wanted |= dict.fromkeys(LOWER_PRECISION, lambda op: _casting(op, lambda args: _lower_dtype()))
+    wanted |= dict.fromkeys(LOWER_PRECISION, lambda op: _casting(op, _lower))
     fp32 = [*FP32, *FP32_SINCE_2_13] if torch.__version__ >= "2.13" else FP32
     wanted |= dict.fromkeys(fp32, lambda op: _casting(op, _always_float32))
     wanted |= dict.fromkeys(PROMOTE, lambda op: _casting(op, lambda args: _widest(_lower_dtype(), args)))
@@ -212,8 +320,8 @@ def patches() -> list[Patch]:
         )
     ]
     gpu: dict[str, Callable[..., Any]] = {
-        "get_autocast_gpu_dtype": lambda: torch._C.get_autocast_dtype(BACKEND),  # type: ignore[attr-defined]
-        "set_autocast_gpu_dtype": lambda dtype: torch._C.set_autocast_dtype(BACKEND, dtype),  # type: ignore[attr-defined]
+        "get_autocast_gpu_dtype": lambda: torch._C.get_autocast_dtype(BACKEND),
+        "set_autocast_gpu_dtype": lambda dtype: torch._C.set_autocast_dtype(BACKEND, dtype),
     }
     rows += [Patch(torch, name, f, why) for name, f in gpu.items()]
     rows.append(

@@ -1,3 +1,6 @@
+# signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """The PrivateUse1 backend behind the pretended GPU: registered once in a process, when first needed.
 
 torch lets a backend be written in Python (`_setup_privateuseone_for_python_backend`): a device guard and hooks that
@@ -58,13 +61,13 @@ def _device_type() -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
-class DeviceGuard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined,misc]  # missing in the stubs
+class DeviceGuard(torch._C._acc.DeviceGuard):
     """A guard for the device and its only stream; torch implements all but the device's type."""
 
     def __init__(self) -> None:
         super().__init__()
         # On the instance: only there does the look-up succeed while an exception is pending.
-        self.type_ = _device_type
+        self.type_ = _device_type  # type: ignore[method-assign]  # see above
 
 
 @cache

@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001, ARG002  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """`torch.cuda` as the chosen GPU would answer it.
 
 The functions below carry the names of those that they replace; `patches` puts each in every module of torch that
@@ -271,7 +274,7 @@ class _GpuGenerator(torch._C.Generator):
     """A generator that says it lives on the GPU; fake tensors draw nothing from it."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # read-only in C too
         return torch.device("cuda", 0)
 
     def get_state(self) -> Tensor:
@@ -283,8 +286,8 @@ class _GpuGenerator(torch._C.Generator):
     def get_offset(self) -> int:
         return 0
 
-    def set_offset(self, offset: int) -> None:
-        return None
+    def set_offset(self, offset: int) -> Any:
+        return self
 
 
 class _GeneratorType(type):
@@ -463,7 +466,7 @@ def patches() -> list[Patch]:
     ]
     rows += [Patch(torch.cuda.nvtx, "range", nvtx_range, why)]
     rows += [Patch(torch.cuda.profiler, f.__name__, f, why) for f in (start, stop)]
-    cudnn = torch.backends.cudnn.m  # the module behind the object that torch puts in its place
+    cudnn: Any = vars(torch.backends.cudnn)["m"]  # the module behind the object that torch puts in its place
     return [
         *rows,
         Patch(torch.cuda, "default_generators", (_GpuGenerator(),), why),

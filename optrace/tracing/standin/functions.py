@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """The function mode on top: calls of the torch API that name a device, before torch looks at the name.
 
 Most calls that say `cuda` could be translated in the dispatch mode. Some ask the CUDA runtime for the current
@@ -77,8 +80,7 @@ def _to(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def _cuda(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`Tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
     tensor, *rest = args
-    for name, value in zip(("device", "non_blocking"), rest, strict=False):
-        kwargs[name] = value
+    kwargs |= dict(zip(("device", "non_blocking"), rest, strict=False))
     device = kwargs.pop("device", None)
     return tensor.to(parse(torch.device("cuda", 0) if device is None else device), **kwargs)
 
@@ -136,7 +138,7 @@ def _new_tensor(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _lifted(mode: StandInMode, data: Any, kwargs: dict[str, Any]) -> Any:
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         real = torch.tensor(data, dtype=kwargs.get("dtype"))
         fake = mode.wrap_real(real, torch.device(BACKEND, 0))
     out = torch.ops.aten.lift_fresh.default(fake)

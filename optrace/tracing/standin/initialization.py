@@ -1,3 +1,5 @@
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """`torch.nn.init` without contents to fill.
 
 Random initial values never matter to fake tensors, and filling them costs most of the time of building a large

@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """Kernels that the dispatcher needs for the backend, registered once in a process through `torch.library`.
 
 Three kinds:

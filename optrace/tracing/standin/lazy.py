@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """Parameters that get their shape at the first call (`nn.LazyLinear`, ...).
 
 torch makes them as a subclass of a real tensor and later changes data and class in place. A fake tensor can become
@@ -18,7 +21,7 @@ from optrace.tracing.standin.patches import Patch
 
 def _make(cls: type, requires_grad: bool, device: Any, dtype: torch.dtype | None) -> Any:
     with _disable_current_modes(), torch._C.DisableTorchFunction():
-        made = torch.Tensor._make_subclass(cls, torch.empty(0, dtype=dtype), requires_grad)
+        made: Any = torch.Tensor._make_subclass(cls, torch.empty(0, dtype=dtype), requires_grad)
     made.waits_for = torch.get_default_device() if device is None else torch.device(device)
     return made
 
@@ -63,7 +66,7 @@ def _cuda(self: Any, device: Any = None, **kwargs: Any) -> Any:
 def patches() -> list[Patch]:
     """The rows for torch's uninitialized parameters and buffers."""
     why = "a fake tensor cannot change its data and class in place"
-    mixin = parameter.UninitializedTensorMixin
+    mixin = vars(parameter)["UninitializedTensorMixin"]  # private to the module
     return [
         Patch(parameter.UninitializedParameter, "__new__", staticmethod(_new_parameter), why),
         Patch(parameter.UninitializedBuffer, "__new__", staticmethod(_new_buffer), why),

@@ -1,3 +1,6 @@
+# ruff: noqa: ARG002  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """The dispatch mode below everything: FakeTensorMode for tensors of the pretended GPU.
 
 It differs from torch's FakeTensorMode where a GPU that really is there would differ from a GPU that is being
@@ -73,9 +76,9 @@ class _Converter(FakeTensorConverter):
         """A fake tensor for one that has contents, which are kept if they are few."""
         kwargs["make_constant"] = False
         fake = super().from_real_tensor(fake_mode, t, **kwargs)
-        if t.device.type == "cpu" and t.layout == torch.strided and t.numel() <= MAX_ELEMENTS:
-            if fake.numel() * fake.element_size() == fake.untyped_storage().nbytes():
-                self.values.put(fake, t.detach())
+        followed = t.device.type == "cpu" and t.layout == torch.strided and t.numel() <= MAX_ELEMENTS
+        if followed and fake.numel() * fake.element_size() == fake.untyped_storage().nbytes():
+            self.values.put(fake, t.detach())
         return fake
 
 
@@ -117,14 +120,16 @@ class StandInMode(FakeTensorMode):
             args = (*args[:at], parse(args[at]), *args[at + 1 :])
         self.depth += 1
         try:
-            out = self._dispatch(func, types, args, kwargs)
-            if self.depth == 1 and out is not NotImplemented:
-                self._follow(func, args, kwargs, out)
+            # Shape functions read many attributes; in a backward pass the function mode would see each of them.
+            with torch._C.DisableTorchFunction():
+                out = self._dispatch(func, types, args, kwargs)
+                if self.depth == 1 and out is not NotImplemented:
+                    self._follow(func, args, kwargs, out)
             return out
         except BaseException as error:
             self.failure = error
-            if error.args and isinstance(error.args[0], str) and BACKEND in error.args[0]:
-                error.args = (error.args[0].replace(BACKEND, "cuda"), *error.args[1:])
+            if error.args and isinstance(error.args[0], str):
+                error.args = (error.args[0].replace(f"{BACKEND}:", "cuda:"), *error.args[1:])
             raise
         finally:
             self.depth -= 1
@@ -160,11 +165,9 @@ class StandInMode(FakeTensorMode):
         try:
             return self.dispatch(func, types, args, kwargs)
         except (UnsupportedOperatorException, RuntimeError) as error:
-            return self._without_shape(func, args, kwargs, error)
+            return self._without_shape(func, error)
 
-    def _without_shape(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: RuntimeError
-    ) -> Any:
+    def _without_shape(self, func: Any, error: RuntimeError) -> Any:
         """What an op returns for which torch has no shape function."""
         if not isinstance(error, UnsupportedOperatorException) and "no fake impl" not in str(error):
             raise error
@@ -172,9 +175,9 @@ class StandInMode(FakeTensorMode):
             return None
         raise NoFakeError(str(func)) from error
 
-    def _pinned(self, t: FakeTensor) -> FakeTensor:
+    def _pinned(self, t: FakeTensor) -> Any:
         """A copy in pinned memory: the same contents, and it says so."""
-        pinned = FakeTensor(self, torch.empty_like(t, device=META), t.fake_device)
+        pinned: Any = FakeTensor(self, torch.empty_like(t, device=META), t.fake_device)
         pinned.pinned = True
         if (value := self.values.get(t)) is not None:
             self.values.put(pinned, value)

@@ -1,3 +1,6 @@
+# ruff: noqa: ARG001  # signatures are those of torch
+# torch leaves ops and these functions untyped:
+# mypy: disable-error-code="no-untyped-call,no-any-return"
 """Which kernel batch normalization uses on the pretended GPU.
 
 torch chooses in C++: cuDNN for CUDA tensors where it fits, its own kernel otherwise. The rule of
@@ -31,9 +34,9 @@ def uses_cudnn(
         return False
     if input.dtype == torch.float16 and weight.dtype != torch.float32:
         return False
-    if running_mean is None or running_var is None:
-        if running_mean is not running_var or not training:
-            return False
+    has_mean, has_var = running_mean is not None, running_var is not None
+    if has_mean != has_var or not (has_mean or training):
+        return False
     batch_limit = 880_801 if training else 65_535  # grid sizes of cuDNN's spatial kernels
     return (
         input.dim() >= 3

@@ -1,3 +1,6 @@
+# signatures are those of torch
+# torch leaves ops and these functions untyped:
+# mypy: disable-error-code="no-untyped-call,no-any-return"
 """Recurrent networks on the pretended GPU: one cuDNN call a network instead of unrolled cells.
 
 torch unrolls RNN, LSTM and GRU on devices without a fused kernel. On CUDA a composite op looks for the flat buffer
@@ -84,7 +87,7 @@ def _dropout_state(input: Tensor, dropout: float, train: bool) -> Tensor | None:
     size = active_device().sm_count * DROPOUT_STATE_BYTES_PER_SM
     with torch.utils._python_dispatch._disable_current_modes():
         described = torch.empty(size, dtype=torch.uint8, device="meta")
-    return input.fake_mode.fake_tensor_converter.from_meta_and_device(  # type: ignore[no-any-return,attr-defined]
+    return input.fake_mode.fake_tensor_converter.from_meta_and_device(  # type: ignore[attr-defined]
         input.fake_mode,  # type: ignore[attr-defined]  # every tensor of the device is a fake tensor
         described,
         input.fake_device,  # type: ignore[attr-defined]  # likewise
@@ -137,8 +140,36 @@ def flatten_weight(weights: Sequence[Tensor], per_layer: int) -> Tensor:
     buffer = torch.empty(size, dtype=weights[0].dtype, device="meta")
     storage = buffer.untyped_storage()
     for weight, offset in zip(weights, offsets, strict=True):
-        weight.set_(storage, offset, weight.shape, contiguous(weight.shape))  # type: ignore[call-overload]
+        weight.set_(storage, offset, weight.shape, contiguous(weight.shape))
     return buffer
+
+
+def pad_packed_sequence(
+    data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
+) -> tuple[Tensor, Tensor]:
+    """`aten::_pad_packed_sequence`: torch's loop over runs of equal batch size, which reads `batch_sizes` in C++."""
+    sizes = batch_sizes.tolist()
+    length = total_length if total_length > 0 else len(sizes)
+    rest = data.shape[1:]
+    out = aten.full.default([length, sizes[0], *rest], padding_value, dtype=data.dtype, device=data.device)
+    lengths: list[int] = []
+    offset = start = 0
+    for step, batch in enumerate([*sizes, 0]):
+        previous = sizes[step - 1] if step else batch
+        if batch == previous:
+            continue
+        count = previous * (step - start)
+        run = data.narrow(0, offset, count)
+        out.narrow(0, start, step - start).narrow(1, 0, previous).copy_(
+            run.view(step - start, previous, *rest)
+        )
+        offset, start = offset + count, step
+        lengths = [step] * (previous - batch) + lengths
+    host = aten.empty.memory_format([sizes[0]], dtype=torch.int64, device=torch.device("cpu"))
+    with torch.utils._python_dispatch._disable_current_modes():
+        real = torch.tensor(lengths)
+    data.fake_mode.values.put(host, real)  # type: ignore[attr-defined]  # every tensor of the device is a fake one
+    return (out.transpose_(0, 1) if batch_first else out), host
 
 
 def kernels() -> dict[str, Any]:
@@ -188,7 +219,18 @@ def kernels() -> dict[str, Any]:
             return aten.lstm.input.decompose(input, hx, params, *rest)
         has_biases, layers, dropout, train, bidirectional, batch_first = rest
         return _cudnn(
-            LSTM, input, *hx, params, has_biases, layers, dropout, train, bidirectional, batch_first, ()
+            LSTM,
+            input,
+            hx[0],
+            hx[1],
+            params,
+            has_biases,
+            layers,
+            dropout,
+            train,
+            bidirectional,
+            batch_first,
+            (),
         )
 
     def packed_lstm(data: Tensor, sizes: Tensor, hx: list[Tensor], params: list[Tensor], *rest: Any) -> Any:
@@ -197,10 +239,11 @@ def kernels() -> dict[str, Any]:
         has_biases, layers, dropout, train, bidirectional = rest
         steps = sizes.tolist()
         return _cudnn(
-            LSTM, data, *hx, params, has_biases, layers, dropout, train, bidirectional, False, steps
+            LSTM, data, hx[0], hx[1], params, has_biases, layers, dropout, train, bidirectional, False, steps
         )
 
     ops = {"gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
     table = {f"{name}.input": plain(mode, name) for name, mode in ops.items()}
     table |= {f"{name}.data": packed(mode, name) for name, mode in ops.items()}
-    return table | {"lstm.input": lstm, "lstm.data": packed_lstm}
+    table |= {"lstm.input": lstm, "lstm.data": packed_lstm}
+    return table | {"_pad_packed_sequence": pad_packed_sequence}

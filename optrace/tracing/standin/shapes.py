@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001  # signatures are those of torch
 """Shape functions that FakeTensorMode lacks or gets wrong for CUDA.
 
 Each returns what the CUDA kernel returns for inputs on the pretended GPU: shapes, strides, dtypes, and the device

@@ -1,9 +1,12 @@
+# ruff: noqa: ARG005  # signatures are those of torch
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """How fake tensors look to the user's program: the attributes and methods of `FakeTensor` that are replaced."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +35,7 @@ def seen_is_cuda(self: FakeTensor) -> bool:
 
 def address(self: FakeTensor) -> int:
     """`FakeTensor.data_ptr()`: no memory, but equal for tensors that share it and distinct for others."""
-    return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
+    return int(self.untyped_storage()._cdata) + int(self.storage_offset()) * self.element_size()
 
 
 def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
@@ -56,10 +59,10 @@ def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
 
 def as_numpy(self: FakeTensor, *, force: bool = False) -> Any:
     """`FakeTensor.numpy()` of a tensor whose values are known; zeros, as a guess, if the user chose to guess."""
-    mode = self.fake_mode
+    mode: Any = self.fake_mode  # ours: the only one while these rows are in place
     if force:
-        self = self.detach().cpu()
-    elif self.fake_device.type != "cpu":
+        return as_numpy(_fake(self.detach().cpu()))
+    if self.fake_device.type != "cpu":
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host"
         )
@@ -72,12 +75,21 @@ def as_numpy(self: FakeTensor, *, force: bool = False) -> Any:
         return value.clone().numpy()
 
 
+def _fake(t: Tensor) -> FakeTensor:
+    return cast(FakeTensor, t)  # every tensor made in a stand-in is one
+
+
 def as_list(self: FakeTensor) -> Any:
     """`FakeTensor.tolist()`: a tensor on the GPU is copied to the host first, as torch does."""
     host = self.cpu() if self.fake_device.type == BACKEND else self
-    return (
-        as_numpy(host.detach()).tolist() if host.dtype != torch.bfloat16 else as_numpy(host.float()).tolist()
-    )
+    if host.dtype == torch.bfloat16:  # a dtype that numpy does not have
+        host = host.float()
+    return as_numpy(_fake(host.detach())).tolist()
+
+
+def formatted(self: FakeTensor, spec: str) -> str:
+    """`format(x, spec)`: of a number its value, else what torch shows."""
+    return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
 
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property written in C
@@ -113,6 +125,7 @@ def patches() -> list[Patch]:
         Patch(FakeTensor, "device", property(seen_device), "the user has to see `cuda`"),
         Patch(FakeTensor, "is_cuda", property(seen_is_cuda), "the user has to see `cuda`"),
         Patch(FakeTensor, "numpy", as_numpy, "known values can be read"),
+        Patch(FakeTensor, "__format__", formatted, "known values can be read"),
         Patch(FakeTensor, "tolist", as_list, "known values can be read"),
         Patch(
             FakeTensor,

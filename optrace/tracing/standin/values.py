@@ -1,3 +1,5 @@
+# torch leaves these functions untyped:
+# mypy: disable-error-code="no-untyped-call"
 """Values of small tensors that follow from constants.
 
 A fake tensor has no contents, but programs ask for some: a schedule made by `linspace`, lengths, a mask of ones, a
@@ -214,10 +216,10 @@ class Values:
                 self.put(out, func(*args, **kwargs))
         elif not effect.follows or not isinstance(out, (FakeTensor, tuple, list)):
             return
-        elif func in _FACTORIES:
+        elif func in _FACTORIES and isinstance(out, FakeTensor):
             if out.numel() <= MAX_ELEMENTS:
                 self.put(out, func(*args, **{**kwargs, "device": torch.device("cpu"), "pin_memory": False}))
-        elif func in _LIKE:
+        elif func in _LIKE and isinstance(out, FakeTensor):
             if out.numel() <= MAX_ELEMENTS:
                 value = _LIKE[func]
                 self.put(out, torch.tensor(args[-1] if value is None else value, dtype=out.dtype))
@@ -253,9 +255,11 @@ class Values:
             if func in _OVERWRITES:
                 target = targets[0]
                 source = next(tensors_in(args[1:]), None)
-                value = (
-                    self.get(source) if source is not None else torch.tensor(args[1] if len(args) > 1 else 0)
-                )
+                given = args[1] if len(args) > 1 else 0
+                if source is not None:
+                    value = self.get(source)
+                else:
+                    value = given.detach() if isinstance(given, Tensor) else torch.tensor(given)
                 if value is not None and _fills_storage(target):
                     self.put(target, value.to(target.dtype))
                     return
