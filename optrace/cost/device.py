@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optrace.cost.profiles import GpuProfile
-from optrace.cost.work import Work
+from optrace.cost.work import MATRIX_KINDS, Work
 
 Roof = Literal["memory", "compute"]
-
-#: Kinds whose arithmetic runs in matrix units.
-MATRIX_KINDS = frozenset({"matmul", "convolution", "attention"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ a tensor laid over a block just freed finds its lines in the cache.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optrace.graph import OpGraph
@@ -26,7 +27,7 @@ class MemoryUse:
     """Device memory over the run, in bytes.
 
     ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
-    before the first call, ``created`` maps a call to those that it made. ``base`` is live before the
+    before the first call, ``created`` maps a call to those that it made, ``scratch`` to the addresses of its temporaries. ``base`` is live before the
     first call (parameters, inputs, optimizer state), ``peak`` the most that was allocated, reached in call
     ``peak_call``; ``reserved`` the most that segments took; ``live_after[i]`` what is allocated after call i.
     """
@@ -34,6 +35,7 @@ class MemoryUse:
     addresses: dict[int, int]
     standing: tuple[int, ...]
     created: dict[int, tuple[int, ...]]
+    scratch: dict[int, tuple[int, ...]]
     base: int
     peak: int
     peak_call: int
@@ -132,8 +134,11 @@ class Allocator:
             self._previous[after] = block
 
 
-def memory_use(graph: OpGraph) -> MemoryUse:
-    """Replay the run's allocations and frees of device storages through the allocator."""
+def memory_use(graph: OpGraph, scratch: Sequence[Sequence[int]]) -> MemoryUse:
+    """Replay the run's allocations and frees of device storages through the allocator.
+
+    ``scratch[i]`` holds the bytes of the temporaries that call i allocates and frees by itself.
+    """
     allocator = Allocator()
     blocks: dict[int, int] = {}
     addresses: dict[int, int] = {}
@@ -155,11 +160,17 @@ def memory_use(graph: OpGraph) -> MemoryUse:
         if storage in blocks:
             allocator.free(blocks.pop(storage))
     live_after: list[int] = []
+    used: dict[int, tuple[int, ...]] = {}
     for call in range(len(graph)):
         for storage in created.get(call, ()):
             allocate(storage)
+        temporaries = [allocator.allocate(nbytes) for nbytes in scratch[call] if nbytes]
         if allocator.allocated > peak:
             peak, peak_call = allocator.allocated, call
+        if temporaries:
+            used[call] = tuple(temporaries)
+            for block in temporaries:
+                allocator.free(block)
         for storage in graph.freed_after(call):
             if storage in blocks:
                 allocator.free(blocks.pop(storage))
@@ -169,7 +180,7 @@ def memory_use(graph: OpGraph) -> MemoryUse:
         for call, storages in created.items()
         if (here := tuple(storage for storage in storages if storage in addresses))
     }
-    return MemoryUse(addresses, standing, placed, base, peak, peak_call, allocator.reserved, live_after)
+    return MemoryUse(addresses, standing, placed, used, base, peak, peak_call, allocator.reserved, live_after)
 
 
 def _created_by_call(graph: OpGraph) -> dict[int, list[int]]:

@@ -61,8 +61,8 @@ class PricedGraph:
 def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``. Calls of one signature are counted once."""
     target = pricing.target(graph.info.torch)
-    memory = memory_use(graph)
     works = [work_of(node, target) for node in graph]
+    memory = memory_use(graph, [work.scratch for work in works])
     traffics = _warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):
@@ -80,13 +80,20 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
 def _warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
     """HBM traffic of each call in a step that was preceded by its like: what the step before left in L2 is there."""
     cache = L2Cache(l2_bytes)
-    for storage in memory.standing:
-        cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
     traffics: list[Traffic] = []
+    number = -1  # temporaries are numbered apart from storages
     for _ in ("cold", "warm"):
         traffics.clear()
+        for storage in memory.standing:
+            if not cache.holds(storage):
+                cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
         for call, work in enumerate(works):
             for storage in memory.created.get(call, ()):
                 cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
-            traffics.append(cache.run(work))
+            temporaries = []
+            for address, nbytes in zip(memory.scratch.get(call, ()), filter(None, work.scratch), strict=True):
+                number -= 1
+                cache.place(number, address, nbytes)
+                temporaries.append(number)
+            traffics.append(cache.run(work, temporaries))
     return traffics

@@ -22,6 +22,9 @@ KernelKind = Literal[
     "other",
 ]
 
+#: Kinds whose arithmetic runs in matrix units.
+MATRIX_KINDS = frozenset({"matmul", "convolution", "attention"})
+
 #: Where a figure comes from: a rule for this op, the schema's default, a measurement, or nowhere.
 CostSource = Literal["rule", "schema", "measured", "unknown"]
 

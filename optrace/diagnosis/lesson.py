@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optrace.cost.device import MATRIX_KINDS
 from optrace.cost.pricing import PricedGraph
+from optrace.cost.work import MATRIX_KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,15 +243,22 @@ def _flags(facts: OpFacts, argument: str) -> int:
 
 def _add_what_the_step_before_left(graph: OpGraph) -> None:
     """A warm step leaves as much as it found. What it made and kept (gradients) the step before had made and kept
-    too, and it was freed before the first call, which the record's calls do not show."""
+    too: it is among the tensors that the calls use and free (a cache that is replaced), or it was freed before the
+    first call, which the calls do not show."""
     freed = {storage for call in range(len(graph)) for storage in graph.freed_after(call)}
+    made = {graph.tensor_storage(tensor) for call in range(len(graph)) for tensor in graph.outputs(call)}
+    replaced = Counter(graph.storages[storage].nbytes for storage in freed - made)
     seen: set[int] = set()
     for call in range(len(graph)):
         seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
         for tensor in graph.outputs(call):
             storage = graph.tensor_storage(tensor)
             if storage >= 0 and storage not in seen and storage not in freed:
-                graph.add_free(graph.add_storage(graph.storages[storage]), -1)
+                kept = graph.storages[storage]
+                if replaced[kept.nbytes]:
+                    replaced[kept.nbytes] -= 1
+                else:
+                    graph.add_free(graph.add_storage(kept), -1)
             seen.add(storage)
 
 

@@ -73,6 +73,6 @@ def test_peak_of_a_run(maker):
     maker("aten.relu.default", y, out=z)
     graph = maker.graph
     graph.add_free(graph[0].outputs[0].storage, 1)
-    memory = memory_use(graph)
+    memory = memory_use(graph, [(), ()])
     assert (memory.base, memory.peak, memory.peak_call) == (4 * MB, 12 * MB, 1)
     assert memory.live_after == [8 * MB, 8 * MB]
