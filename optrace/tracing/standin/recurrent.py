@@ -166,9 +166,8 @@ def pad_packed_sequence(
         offset, start = offset + count, step
         lengths = [step] * (previous - batch) + lengths
     host = aten.empty.memory_format([sizes[0]], dtype=torch.int64, device=torch.device("cpu"))
-    with torch.utils._python_dispatch._disable_current_modes():
-        real = torch.tensor(lengths)
-    data.fake_mode.values.put(host, real)  # type: ignore[attr-defined]  # every tensor of the device is a fake one
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        data.fake_mode.values.put(host, torch.tensor(lengths))  # type: ignore[attr-defined]  # every tensor of the device is a fake one
     return (out.transpose_(0, 1) if batch_first else out), host
 
 
