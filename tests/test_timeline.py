@@ -11,7 +11,9 @@ def task(host, device, launches=1, *, launch_us=1.0, stream=0, wait=False):
 
 
 def adds_up(timeline):
-    return sum(span.wall_us for span in timeline.spans) + timeline.host_tail_us == pytest.approx(timeline.wall_us)
+    return sum(span.wall_us for span in timeline.spans) + timeline.host_tail_us == pytest.approx(
+        timeline.wall_us
+    )
 
 
 def test_launch_bound_every_call_waits_for_the_host():
@@ -25,7 +27,11 @@ def test_launch_bound_every_call_waits_for_the_host():
 
 def test_device_bound_only_the_first_call_waits():
     timeline = simulate([task(4, 20)] * 3)
-    assert [(s.start_us, s.end_us, s.gap_us) for s in timeline.spans] == [(5, 25, 5), (25, 45, 0), (45, 65, 0)]
+    assert [(s.start_us, s.end_us, s.gap_us) for s in timeline.spans] == [
+        (5, 25, 5),
+        (25, 45, 0),
+        (45, 65, 0),
+    ]
     assert timeline.wall_us == 65
     assert timeline.b2b_us == 60
     assert adds_up(timeline)

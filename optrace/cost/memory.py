@@ -27,7 +27,7 @@ class MemoryUse:
     """Device memory over the run, in bytes.
 
     ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
-    before the first call, ``created`` maps a call to those that it made, ``scratch`` to the addresses of its temporaries. ``base`` is live before the
+    before the first call, ``created`` maps a call to those that it made, ``inside`` to the addresses of its temporaries. ``base`` is live before the
     first call (parameters, inputs, optimizer state), ``peak`` the most that was allocated, reached in call
     ``peak_call``; ``reserved`` the most that segments took; ``live_after[i]`` what is allocated after call i.
     """
@@ -35,7 +35,7 @@ class MemoryUse:
     addresses: dict[int, int]
     standing: tuple[int, ...]
     created: dict[int, tuple[int, ...]]
-    scratch: dict[int, tuple[int, ...]]
+    inside: dict[int, tuple[int, ...]]
     base: int
     peak: int
     peak_call: int
@@ -134,10 +134,10 @@ class Allocator:
             self._previous[after] = block
 
 
-def memory_use(graph: OpGraph, scratch: Sequence[Sequence[int]]) -> MemoryUse:
+def memory_use(graph: OpGraph, temporaries: Sequence[Sequence[int]]) -> MemoryUse:
     """Replay the run's allocations and frees of device storages through the allocator.
 
-    ``scratch[i]`` holds the bytes of the temporaries that call i allocates and frees by itself.
+    ``temporaries[i]`` holds the bytes of the temporaries that call i allocates and frees by itself.
     """
     allocator = Allocator()
     blocks: dict[int, int] = {}
@@ -164,12 +164,12 @@ def memory_use(graph: OpGraph, scratch: Sequence[Sequence[int]]) -> MemoryUse:
     for call in range(len(graph)):
         for storage in created.get(call, ()):
             allocate(storage)
-        temporaries = [allocator.allocate(nbytes) for nbytes in scratch[call] if nbytes]
+        inside = [allocator.allocate(nbytes) for nbytes in temporaries[call]]
         if allocator.allocated > peak:
             peak, peak_call = allocator.allocated, call
-        if temporaries:
-            used[call] = tuple(temporaries)
-            for block in temporaries:
+        if inside:
+            used[call] = tuple(inside)
+            for block in inside:
                 allocator.free(block)
         for storage in graph.freed_after(call):
             if storage in blocks:

@@ -62,7 +62,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``. Calls of one signature are counted once."""
     target = pricing.target(graph.info.torch)
     works = [work_of(node, target) for node in graph]
-    memory = memory_use(graph, [work.scratch for work in works])
+    memory = memory_use(graph, [work.allocated for work in works])
     traffics = _warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):
@@ -75,6 +75,10 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
             )
         )
     return PricedGraph(graph, pricing, tuple(costs), memory)
+
+
+#: Where cuBLAS's own workspace lies: behind everything that the allocator hands out.
+_WORKSPACE = (1 << 60,)
 
 
 def _warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
@@ -91,7 +95,8 @@ def _warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_b
             for storage in memory.created.get(call, ()):
                 cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
             temporaries = []
-            for address, nbytes in zip(memory.scratch.get(call, ()), filter(None, work.scratch), strict=True):
+            places = memory.inside.get(call) or _WORKSPACE
+            for address, nbytes in zip(places, work.scratch, strict=False):
                 number -= 1
                 cache.place(number, address, nbytes)
                 temporaries.append(number)

@@ -48,7 +48,7 @@ class Work:
     ``reads`` and ``writes`` hold each operand once. What a call moves besides stands apart: ``rereads``, operand
     bytes that a kernel reads again, tile by tile, because they have left the L2 meanwhile; ``scratch``, the bytes
     of each temporary (a copy in another layout, split-K partial sums), written once and read once within the
-    call, in order of use.
+    call, in order of use; ``reserved``, bytes that the call allocates besides and hardly touches.
     """
 
     kernels: int | None
@@ -64,11 +64,19 @@ class Work:
     source: CostSource = "schema"
     rereads: tuple[Access, ...] = ()
     scratch: tuple[int, ...] = ()
+    reserved: int = 0
 
     @property
     def launches(self) -> int | None:
         """Kernels, copies and memsets."""
         return None if self.kernels is None else self.kernels + self.memcpys + self.memsets
+
+    @property
+    def allocated(self) -> tuple[int, ...]:
+        """Bytes of each temporary that comes from the caching allocator. cuBLAS lays its own into a workspace that
+        it keeps."""
+        own = () if self.kind == "matmul" else self.scratch
+        return (*own, self.reserved) if self.reserved else own
 
     @property
     def tensor_bytes(self) -> int:

@@ -37,7 +37,13 @@ class Maker:
 
         def take(value, argument):
             template = self._template(value, operands)
-            mode = WRITES if argument in facts.out_args else READS | WRITES if argument in facts.mutates else READS
+            mode = (
+                WRITES
+                if argument in facts.out_args
+                else READS | WRITES
+                if argument in facts.mutates
+                else READS
+            )
             flags.extend([mode] * (len(operands) - len(flags)))
             return template
 
@@ -70,8 +76,12 @@ class Maker:
             owner = tensor.alias or tensor
             self._kept.append(owner)
             if id(owner) not in self._storages:
-                span = TensorMeta(owner.shape, owner.stride, owner.dtype, owner.device, 0, 0, owner.offset, 0).nbytes
+                span = TensorMeta(
+                    owner.shape, owner.stride, owner.dtype, owner.device, 0, 0, owner.offset, 0
+                ).nbytes
                 self._storages[id(owner)] = self.graph.add_storage(Storage(span, owner.device))
             layout = self.graph.layouts.add(Layout(tensor.shape, tensor.stride, tensor.dtype, tensor.device))
-            self._tensors[id(tensor)] = self.graph.add_tensor(layout, self._storages[id(owner)], tensor.offset)
+            self._tensors[id(tensor)] = self.graph.add_tensor(
+                layout, self._storages[id(owner)], tensor.offset
+            )
         return self._tensors[id(tensor)]

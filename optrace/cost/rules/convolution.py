@@ -62,7 +62,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
     flops = 2 * multiply_adds(node, data, gradient, weight) * (wants_data + wants_weight)
     if not outputs_written(node):
         return FREE
-    kernels, memsets, scratch = 0, 0, []
+    kernels, memsets, scratch, reserved = 0, 0, [], 0
     if _is_depthwise_native(node, data, weight):
         kernels = wants_data + wants_weight
     else:
@@ -87,6 +87,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
     if wants_bias:
         summed = reduction(gradient, (0, *range(2, len(gradient.shape))), target)
         kernels, memsets = kernels + summed.kernels, memsets + summed.memsets
+        reserved = summed.staged * max(4, gradient.itemsize)
     return Work(
         kernels=kernels,
         memsets=memsets,
@@ -97,6 +98,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
         kind="convolution",
         math_dtype=data.dtype,
         scratch=tuple(scratch),
+        reserved=reserved,
     )
 
 

@@ -28,12 +28,15 @@ MAX_OUTPUT_VECTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class ReduceConfig:
-    """One launch: blocks along the outputs, blocks that share an output, and threads in a block."""
+    """One launch: blocks along the outputs, blocks that share an output, and threads in a block. ``staged``:
+    values that blocks which share an output lay down for each other (``global_memory_size``; most of it is
+    allocated and not touched)."""
 
     blocks: int
     ctas_per_output: int
     block_width: int
     block_height: int
+    staged: int = 0
 
     @property
     def clears_semaphores(self) -> bool:
@@ -42,10 +45,12 @@ class ReduceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Launches of a reduction: one kernel a piece that 32-bit offsets reach, each perhaps with a memset."""
+    """Launches of a reduction: one kernel a piece that 32-bit offsets reach, each perhaps with a memset;
+    ``staged`` is the most values that one of them stages."""
 
     kernels: int = 0
     memsets: int = 0
+    staged: int = 0
 
 
 def reduction(
@@ -66,7 +71,11 @@ def reduction(
         reduce_config(piece, source, target, input_vector)
         for piece in reduction_iteration(source, dims, output_itemsize or source.itemsize).pieces()
     ]
-    return Reduction(len(configs), sum(config.clears_semaphores for config in configs))
+    return Reduction(
+        len(configs),
+        sum(config.clears_semaphores for config in configs),
+        max(config.staged for config in configs),
+    )
 
 
 def reduction_iteration(source: TensorMeta, dims: Sequence[int], output_itemsize: int) -> Iteration:
@@ -127,7 +136,8 @@ def reduce_config(piece: Iteration, source: TensorMeta, target: Target, input_ve
             min(_ceil(resident, blocks), _ceil(values, MIN_VALUES_PER_THREAD)),
             _ceil(values, MAX_VALUES_PER_THREAD),
         )
-    return ReduceConfig(blocks, ctas, block_width, block_height)
+    staged = 0 if ctas == 1 else outputs * ctas * (1 if along_input else block_width * output_vector)
+    return ReduceConfig(blocks, ctas, block_width, block_height, staged)
 
 
 def threads_per_sm(capability: tuple[int, int]) -> int:

@@ -16,6 +16,11 @@ from optrace.graph import OpNode, TensorMeta
 _WIDENED_ON_THE_WAY = ("float16", "bfloat16")
 
 
+#: Bytes of a running value: a value with its index, and Welford's mean, square sum and counts.
+PAIR = 16
+WELFORD = 16
+
+
 def reduced_dims(node: OpNode) -> tuple[int, ...]:
     """The dimensions that the call names, as a tuple; empty is all of them."""
     dim = node.arg("dim")
@@ -51,6 +56,7 @@ def reduces_in_the_result_dtype(node: OpNode, target: Target) -> Work:
         flops=each * source.numel,
         kind="reduction",
         scratch=() if direct else (source.numel * summed.itemsize,),
+        reserved=launches.staged * max(4, summed.itemsize),
     )
 
 
@@ -73,6 +79,7 @@ def reduces(node: OpNode, target: Target) -> Work:
         memsets=launches.memsets,
         flops=source.numel,
         kind="reduction",
+        reserved=launches.staged * (PAIR if "arg" in node.op or len(node.outputs) > 1 else source.itemsize),
     )
 
 
@@ -87,6 +94,7 @@ def reduces_moments(node: OpNode, target: Target) -> Work:
         memsets=launches.memsets,
         flops=4 * source.numel,
         kind="reduction",
+        reserved=launches.staged * WELFORD,
     )
 
 

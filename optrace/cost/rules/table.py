@@ -77,6 +77,7 @@ def streaming(
     memcpys: int = 0,
     rereads: Iterable[Access] = (),
     scratch: tuple[int, ...] = (),
+    reserved: int = 0,
 ) -> Work:
     """Work that passes once over its operands; nothing at all where nothing is written (empty tensors)."""
     to_read = tuple(inputs_read(node) if reads is None else reads)
@@ -97,6 +98,7 @@ def streaming(
         host_wait=host_wait,
         rereads=tuple(rereads),
         scratch=scratch,
+        reserved=reserved,
     )
 
 
