@@ -133,6 +133,30 @@ def _convolution_backward(
     )
 
 
+# ---- grouped matrix products
+
+ROW_ALIGNMENT_BYTES = 16  # the kernel pads the rows of its output to this
+
+
+@_shape_of("_grouped_mm")
+def _grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Out:
+    groups = [offs.size(0)] if offs is not None and a.dim() == b.dim() == 2 else []
+    if a.dim() == b.dim() == 3:
+        groups = [a.size(0)]
+    dtype = out_dtype or a.dtype
+    multiple = ROW_ALIGNMENT_BYTES // dtype.itemsize
+    rows, columns = a.size(-2), b.size(-1)
+    row = math.ceil(columns / multiple) * multiple
+    shape = [*groups, rows, columns]
+    return Out(shape, dtype, (rows * row, row, 1) if groups else (row, 1))
+
+
 # ---- normalization
 
 
