@@ -137,7 +137,7 @@ def standin(
         *cuda_api.patches(),
         *autocast.patches(),
         *optimizers.patches(),
-        *initialization.patches(mode),
+        *initialization.patches(),
     ]
     with ExitStack() as stack:
         _active = handle

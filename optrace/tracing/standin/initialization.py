@@ -33,18 +33,21 @@ _RANDOM_FILLERS = (
 )
 
 
-def patches(mode: StandInMode) -> list[Patch]:
-    """A row for each random filler."""
+def patches() -> list[Patch]:
+    """A row for each random filler.
 
-    def unrecorded() -> bool:
-        stack = _get_current_dispatch_mode_stack()
-        return all(m is mode for m in stack)
+    The fillers ask the tensor for its mode: libraries that are imported during a trace keep them beyond it.
+    """
+
+    def unrecorded(mode: StandInMode) -> bool:
+        return all(m is mode for m in _get_current_dispatch_mode_stack())
 
     def filler(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def fill(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            if not isinstance(tensor, FakeTensor):
+            mode = tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+            if not isinstance(mode, StandInMode):
                 return original(tensor, *args, **kwargs)
-            if unrecorded():
+            if unrecorded(mode) and isinstance(tensor, FakeTensor):
                 mode.values.forget(tensor)
                 return tensor
             with mode.answers.expecting("zero"):
