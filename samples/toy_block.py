@@ -21,8 +21,9 @@ so of the two ceilings it is bandwidth. ``--dispatch-us 4 --launch-us 6 --bandwi
 figures under "lesson".
 
 **Why optrace's own figures beside them differ.** ``tensor_bytes`` is 400 MB: dropout also writes a mask of one
-byte an element (16 MB), and the residual add reads two tensors (32 MB more). ``hbm_bytes`` is smaller: a tensor
-that was just written is partly still in L2 when the next op reads it. And the matmul is not free math: 2 * 4000^3
+byte an element (16 MB), and the residual add reads two tensors (32 MB more). ``hbm_bytes`` is what L2 lets through:
+less for the elementwise ops, since a tensor that was just written is partly still there when the next op reads it;
+more for the matmul, whose tiles read their operands again. And the matmul is not free math: 2 * 4000^3
 FLOPs take 129 us at an H100's 989 TFLOP/s, more than the traffic of all five ops. The launches, on the other
 hand, overlap with device time: only what the device waits for is on the clock.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,10 +69,11 @@ def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
             compute += span.exposed_us
         else:
             memory += span.exposed_us
-    sums: dict[Bottleneck, float] = {"memory": memory, "launch": launch, "compute": compute, "sync": sync}
+    sums: Mapping[Bottleneck, float] = {"memory": memory, "launch": launch, "compute": compute, "sync": sync}
     gpu = priced.pricing.gpu
+    largest = max(sums, key=lambda cause: sums[cause])
     return Verdict(
-        bottleneck=max(sums, key=lambda cause: sums[cause]) if any(sums.values()) else None,
+        bottleneck=largest if sums[largest] else None,
         launch_us=launch,
         memory_us=memory,
         compute_us=compute,

@@ -142,6 +142,7 @@ class HandGraph:
             addresses={},
             standing=(),
             created={},
+            inside={},
             base=20480,
             peak=1 << 20,
             peak_call=len(self.graph) - 1,

@@ -118,8 +118,9 @@ def test_the_legend_says_what_the_times_are(toy: HandGraph) -> None:
     text = dot_of(toy)
     assert "All times (~) are predicted for Test GPU" in text
     assert "ridge point" in text
-    assert "? launches, kernels, flops, device_us: not known for vendor.norm.default x1" in re.sub(
-        r"<BR[^>]*>", " ", text
+    assert (
+        "? launches, kernels, hbm_bytes, hbm_read, hbm_written, flops, device_us: not known for vendor.norm.default x1"
+        in re.sub(r"<BR[^>]*>", " ", text)
     )
 
 

@@ -65,7 +65,7 @@ def test_partial_totals_name_what_they_leave_out(toy: HandGraph) -> None:
     assert document["complete"] is False
     missing = {"vendor.norm.default": 1}
     assert document["totals"]["partial"] == dict.fromkeys(
-        ("launches", "kernels", "flops", "device_us"), missing
+        ("launches", "kernels", "hbm_bytes", "hbm_read", "hbm_written", "flops", "device_us"), missing
     )
 
 

@@ -17,7 +17,9 @@ def test_a_partial_sum_says_so(toy: HandGraph) -> None:
 
 def test_the_missing_figures_are_named_with_their_op(toy: HandGraph) -> None:
     lines = missing_figures(toy.report())
-    assert lines == ("launches, kernels, flops, device_us: not known for vendor.norm.default x1",)
+    assert lines == (
+        "launches, kernels, hbm_bytes, hbm_read, hbm_written, flops, device_us: not known for vendor.norm.default x1",
+    )
 
 
 def test_an_incomplete_record_is_said() -> None:

@@ -78,7 +78,8 @@ def test_the_toy_blocks_own_figures_beside_them(graph: Any) -> None:
     # mm 3, bias add 2 (+ 8 kB of bias), gelu 2, dropout 2 and a mask of a byte an element, residual add 3.
     assert totals["tensor_bytes"] == (3 + 2 + 2 + 2 + 3) * 32 * MB + 16 * MB + 4000 * 2
     assert totals["tensor_bytes"] == pytest.approx(400 * MB, rel=1e-3)
-    assert totals["hbm_bytes"] < totals["tensor_bytes"]
+    # What an op has just written is partly in L2 when the next one reads it.
+    assert sum(node["hbm_read"] for node in nodes[1:]) < sum(n["tensor_bytes"] for n in nodes[1:]) / 2
     assert nodes[0]["bound"] == "compute"
     assert nodes[0]["roofline_us"] == pytest.approx(2 * 4000**3 / 989.4e12 * 1e6)
     assert nodes[0]["roofline_us"] == pytest.approx(129, abs=0.5)
