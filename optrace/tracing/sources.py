@@ -35,6 +35,18 @@ def is_own_code(file: str) -> bool:
     return file.startswith((_OWN_ROOT, _OWN_COMMAND))
 
 
+def shortened(file: str) -> str:
+    """A path as people say it: from the working folder, or from the folder that a library was installed in."""
+    if file.startswith("<"):
+        return file
+    path = os.path.realpath(file)
+    here = os.path.realpath(os.getcwd()) + os.sep
+    for root in (here, *sorted(_LIBRARY_ROOTS, key=len, reverse=True)):
+        if path.startswith(root):
+            return path[len(root) :]
+    return path
+
+
 def is_user_code(file: str) -> bool:
     """Whether a file is the user's: neither installed, nor the standard library, nor optrace."""
     if file.startswith("<"):
@@ -89,5 +101,7 @@ class SourceFinder:
         file = frame.f_code.co_filename
         if is_own_code(os.path.abspath(file)) or any(part in file for part in _MACHINERY):
             return -1
-        self._frames.append(Frame(file, frame.f_lineno, frame.f_code.co_qualname, is_user_code(file)))
+        self._frames.append(
+            Frame(shortened(file), frame.f_lineno, frame.f_code.co_qualname, is_user_code(file))
+        )
         return len(self._frames) - 1
