@@ -21,7 +21,7 @@ import torch
 
 from optrace.graph import OpGraph, TraceInfo
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
-from optrace.tracing.tracer import CallCounter, OpTracer
+from optrace.tracing.tracer import CallCounter, OpTracer, take_apart
 
 Mode = Literal["auto", "fake", "cpu", "cuda"]
 MODES: tuple[Mode, ...] = ("auto", "fake", "cpu", "cuda")
@@ -60,7 +60,8 @@ class Session:
         self._tracer = OpTracer(
             TraceInfo(mode=mode, torch=str(torch.__version__), gpu=gpu, notes=notes),
             device_name=self._device_name,
-            stream=_cuda_stream if mode == "cuda" else lambda: 0,
+            stream=_cuda_stream if mode == "cuda" else self._stand_in_stream,
+            decompose=take_apart if stand_in is None else stand_in.decompose,
         )
 
     @property
@@ -136,6 +137,9 @@ class Session:
         marks.depth -= 1
         if self._recording and not marks.depth:
             self._tracer.enabled = False
+
+    def _stand_in_stream(self) -> int:
+        return 0 if self._stand_in is None else self._stand_in.stream
 
     def _device_name(self, device: torch.device) -> str:
         if self._stand_in is not None:

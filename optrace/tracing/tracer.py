@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,10 +26,48 @@ from optrace.tracing.sources import SourceFinder
 _NAMESPACES_LEFT_OUT = frozenset({"prim", "profiler"})
 
 
-class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
+#: Numbers and flags of the tensors, and the templates of the arguments.
+_Inputs = tuple[list[int], list[int], tuple[object, ...], tuple[tuple[str, object], ...]]
+
+Decompose = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def take_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a composite op by its parts; NotImplemented if it has none."""
+    return func.decompose(*args, **kwargs)
+
+
+class CallMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
+    """Meets every call that a backend executes, in ``call``. A composite op, which comes whole under inference
+    mode, is met in its parts."""
+
+    def __init__(self, decompose: Decompose = take_apart) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._decompose = decompose
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``func``, watching."""
+        raise NotImplementedError
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _is_left_out(func):
+            return func(*args, **kwargs)
+        if is_composite(func) and torch.is_inference_mode_enabled():
+            with self:
+                result = self._decompose(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.call(func, args, kwargs)
+
+
+class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
     """Records every ATen call into ``graph``.
 
-    ``device_name`` names a device as the user's program sees it; ``stream`` numbers the current stream.
+    ``device_name`` names a device as the user's program sees it; ``stream`` numbers the current stream;
+    ``decompose`` takes a composite op apart.
     """
 
     def __init__(
@@ -37,8 +76,9 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         *,
         device_name: Callable[[torch.device], str] = str,
         stream: Callable[[], int] = lambda: 0,
+        decompose: Decompose = take_apart,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        super().__init__(decompose)
         self.enabled = True
         self._device_name = device_name
         self._stream = stream
@@ -94,23 +134,24 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Say why calls may be missing."""
         self.graph.info = replace(self.graph.info, incomplete=(*self.graph.info.incomplete, reason))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if not self.enabled or _is_left_out(func):
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call and record it."""
+        if not self.enabled:
             return func(*args, **kwargs)
-        if is_composite(func) and torch.is_inference_mode_enabled():
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        # Inputs are numbered first: an op may give an input new bytes or another layout.
-        operands, flags, arg_template, kwarg_template = self._encode_inputs(func, args, kwargs)
+        # Asking a tensor for its shape is no call of the user's program: no function mode has to look at it.
+        with torch._C.DisableTorchFunction():
+            # Inputs are numbered first: an op may give an input new bytes or another layout.
+            inputs = self._encode_inputs(func, args, kwargs)
         result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            self._record(func, inputs, result, sys._getframe(2))
+        return result
+
+    def _record(self, func: Any, inputs: _Inputs, result: Any, frame: FrameType) -> None:
+        operands, flags, arg_template, kwarg_template = inputs
         outputs: list[int] = []
         out_template = self._encode(result, outputs)
-        source = self._sources.find(sys._getframe(1))
+        source = self._sources.find(frame)
         phase = self._phases.phase(source)
         module = self._modules.current
         graph = self.graph
@@ -134,7 +175,6 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             autograd=made_node,
         )
         self._sequence.add(call)
-        return result
 
     def _number(self, table: Table[Any], value: Source | ModuleCall) -> int:
         """``table.add`` without hashing a value that was met as this very object before."""
@@ -145,9 +185,7 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     # -- encoding ----------------------------------------------------------------------------------
 
-    def _encode_inputs(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[int], list[int], tuple[object, ...], tuple[tuple[str, object], ...]]:
+    def _encode_inputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
         known = self._op_numbers.get(func)
         if known is None:
             known = self._op_numbers[func] = self._enter_op(func)
@@ -221,25 +259,16 @@ class OpTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                         label(value, "optimizer state", f"{names.get(id(parameter), 'parameter')}.{key}")
 
 
-class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
+class CallCounter(CallMode):  # type: ignore[no-untyped-call]  # as above
     """Runs each call that a tracer would record inside a context of its own, and records nothing."""
 
     def __init__(self, around: Callable[[int], AbstractContextManager[object]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        super().__init__()
         self._around = around
         self._next = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if _is_left_out(func):
-            return func(*args, **kwargs)
-        if is_composite(func) and torch.is_inference_mode_enabled():
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call inside its context."""
         number, self._next = self._next, self._next + 1
         with self._around(number):
             return func(*args, **kwargs)

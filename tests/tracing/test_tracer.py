@@ -274,3 +274,27 @@ def test_a_step_may_free_what_it_never_touches():
     graph = traced(step)
     old_gradients = [graph.storages[s].nbytes for s in graph.freed_after(-1)]
     assert sorted(old_gradients) == [256 * 4, 256 * 256 * 4]
+
+
+def test_inference_mode_takes_the_gpus_attention():
+    def program():
+        q = torch.ones(1, 4, 16, 64, dtype=torch.bfloat16, device="cuda")
+        with torch.inference_mode():
+            nn.functional.scaled_dot_product_attention(q, q, q)
+
+    with open_session("fake") as session, session.recording():
+        program()
+    assert [n.label for n in session.graph if "attention" in n.label] == ["_scaled_dot_product_cudnn_attention"]
+
+
+def test_streams_of_the_stand_in():
+    def program():
+        x = torch.ones(2, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x + 1
+        x * 2
+
+    with open_session("fake") as session, session.recording():
+        program()
+    streams = [node.stream for node in session.graph]
+    assert streams[0] == streams[-1] == 0 != streams[1]
