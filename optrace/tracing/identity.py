@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import NamedTuple
 from weakref import ref
 
 import torch
@@ -16,6 +17,17 @@ from optrace.graph import OpGraph, Storage
 from optrace.graph.opgraph import Layout
 
 NO_STORAGE = -1
+
+
+class _Known(NamedTuple):
+    """A tensor object as it was when it got its number; ``storage_address`` is None where it has no storage."""
+
+    watch: ref[torch.Tensor]
+    number: int
+    storage_address: int | None
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
 
 
 class Identities:
@@ -34,7 +46,7 @@ class Identities:
         self._graph = graph
         self._device_name = device_name
         self._on_free = on_free
-        self._tensors: dict[int, tuple[ref[torch.Tensor], int]] = {}
+        self._tensors: dict[int, _Known] = {}
         self._storages: dict[int, tuple[ref[torch.UntypedStorage], int]] = {}
         self._devices: dict[torch.device, str] = {}
         self._dtypes: dict[torch.dtype, str] = {}
@@ -42,23 +54,25 @@ class Identities:
 
     def tensor(self, tensor: torch.Tensor) -> int:
         """The number of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
-        graph = self._graph
-        storage = self._storage(tensor)
-        layout = self._layout(tensor)
-        offset = int(tensor.storage_offset()) if storage != NO_STORAGE else 0
         address = id(tensor)
         known = self._tensors.get(address)
-        if known is not None:
-            number = known[1]
-            if (
-                graph.tensor_storage(number) == storage
-                and graph.tensor_layout(number) == layout
-                and graph.tensor_offset(number) == offset
-            ):
-                return number
-        number = graph.add_tensor(layout, storage, offset)
+        if known is not None and (
+            known.storage_address is None
+            or (
+                tensor.untyped_storage()._cdata == known.storage_address
+                and tensor.shape == known.shape
+                and tensor.stride() == known.stride
+                and tensor.storage_offset() == known.offset
+            )
+        ):
+            return known.number
+        storage_address, storage, device = self._storage(tensor)
+        shape = tensor.shape
+        stride, offset = (tensor.stride(), int(tensor.storage_offset())) if storage != NO_STORAGE else ((), 0)
+        number = self._graph.add_tensor(self._layout(shape, stride, tensor.dtype, device), storage, offset)
         tensors = self._tensors
-        self._tensors[address] = (ref(tensor, lambda _: tensors.pop(address, None)), number)
+        watch = ref(tensor, lambda _: tensors.pop(address, None))
+        tensors[address] = _Known(watch, number, storage_address, shape, stride, offset)
         return number
 
     def close(self) -> None:
@@ -93,21 +107,25 @@ class Identities:
     def known_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor object if it was seen before."""
         known = self._tensors.get(id(tensor))
-        return None if known is None else known[1]
+        return None if known is None else known.number
 
-    def _storage(self, tensor: torch.Tensor) -> int:
+    def _storage(self, tensor: torch.Tensor) -> tuple[int | None, int, str]:
+        """Address, number and device of a tensor's storage."""
         if not _has_storage(tensor):
-            return NO_STORAGE
+            return None, NO_STORAGE, self._device(tensor.device)
         storage = tensor.untyped_storage()
         address = storage._cdata
         known = self._storages.get(address)
         if known is not None:
-            if self._graph.storages[known[1]].nbytes < storage.nbytes():
-                self._graph.set_storage(known[1], nbytes=storage.nbytes())
-            return known[1]
-        number = self._graph.add_storage(Storage(storage.nbytes(), self._device(tensor.device)))
+            number = known[1]
+            stored = self._graph.storages[number]
+            if stored.nbytes < storage.nbytes():
+                self._graph.set_storage(number, nbytes=storage.nbytes())
+            return address, number, stored.device
+        device = self._device(tensor.device)
+        number = self._graph.add_storage(Storage(storage.nbytes(), device))
         self._storages[address] = (ref(storage, lambda _: self._forget(address, number)), number)
-        return number
+        return address, number, device
 
     def _forget(self, address: int, number: int) -> None:
         known = self._storages.get(address)
@@ -115,21 +133,14 @@ class Identities:
             del self._storages[address]
             self._on_free(number)
 
-    def _layout(self, tensor: torch.Tensor) -> int:
-        strided = tensor.layout is torch.strided
-        shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
-        stride = tensor.stride() if strided else ()
-        key = (shape, stride, dtype, device, strided)
+    def _layout(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: str) -> int:
+        key = (shape, stride, dtype, device)
         number = self._layouts.get(key)
         if number is None:
             sizes = tuple(int(n) for n in shape)
+            steps = tuple(int(n) for n in stride) or (0,) * len(sizes)
             number = self._layouts[key] = self._graph.layouts.add(
-                Layout(
-                    sizes,
-                    tuple(int(n) for n in stride) if strided else (0,) * len(sizes),
-                    self._dtype(dtype),
-                    self._device(device),
-                )
+                Layout(sizes, steps, self._dtype(dtype), device)
             )
         return number
 

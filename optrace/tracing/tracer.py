@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -45,9 +46,15 @@ class CallMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self._decompose = decompose
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not: torch would wrap ``__torch_dispatch__``, which costs as much as all else that happens here. Compiled
+        code reaches a mode from C++, where no frame is being compiled."""
+        return False
+
+    @abstractmethod
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``func``, watching."""
-        raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
