@@ -21,6 +21,7 @@ import torch
 
 from optrace.graph import OpGraph, TraceInfo
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
+from optrace.tracing.standin.device import BACKEND
 from optrace.tracing.tracer import CallCounter, OpTracer, take_apart
 
 Mode = Literal["auto", "fake", "cpu", "cuda"]
@@ -184,10 +185,15 @@ def open_session(
         raise TraceError(f"unknown mode {mode!r} (one of {', '.join(MODES)})")
     if device not in DEVICES:
         raise TraceError(f"unknown device {device!r} (one of {', '.join(DEVICES)})")
-    has_gpu = torch.cuda.is_available()
+    has_gpu = torch.cuda.is_available() and not (mode == "auto" and stood_in_before())
     if mode == "cuda" and not has_gpu:
         raise TraceError(
             "mode 'cuda' needs a CUDA GPU and torch sees none: use --mode fake, which needs no GPU"
+        )
+    if mode == "cuda" and stood_in_before():
+        raise TraceError(
+            "mode 'cuda' cannot follow mode 'fake' in one process: torch has one accelerator a process, and it became "
+            "the stand-in: trace on the GPU in a process of its own"
         )
     chosen: Mode = mode if mode != "auto" else "cuda" if has_gpu else "fake"
     notes: tuple[str, ...] = ()
@@ -208,6 +214,12 @@ def open_session(
         _active = Session(chosen, device, gpu, notes, stand_in)
         stack.callback(_close)
         yield _active
+
+
+def stood_in_before() -> bool:
+    """Whether the stand-in has been this process's accelerator: autograd on a real GPU fails from then on (the
+    engine asks torch's only accelerator for streams)."""
+    return torch._C._get_privateuse1_backend_name() == BACKEND
 
 
 def _close() -> None:

@@ -1,16 +1,23 @@
 """What only a CUDA GPU can show: the same calls in cuda and in fake mode, and what a measured step holds."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from optrace.tracing import StandinDevice, open_session
+from optrace.tracing import StandinDevice, TraceError, open_session
+from optrace.tracing.session import stood_in_before
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.skipif(
+        stood_in_before(), reason="a stand-in was active in this process: run pytest tests/cuda by itself"
+    ),
     # torch's profiler says so once a process, whatever is asked of it.
     pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
 ]
@@ -82,11 +89,6 @@ def stream_of(graph):
     ]
 
 
-@pytest.mark.parametrize("build", [training, convolution, recurrent])
-def test_fake_mode_records_what_the_gpu_runs(build):
-    assert stream_of(recorded("fake", build)) == stream_of(recorded("cuda", build))
-
-
 def test_backward_calls_keep_their_module_in_the_engines_own_thread():
     graph = recorded("cuda", training)
     backward = [
@@ -130,14 +132,42 @@ def test_a_measured_step_is_whole():
 @pytest.mark.parametrize(
     "sample", ["toy_block.py", "gpt_block.py", "resnet_block.py", "kernelbench_style.py"]
 )
-def test_samples_run_on_the_gpu(sample, tmp_path, monkeypatch):
-    from optrace.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    outs = {}
+@pytest.mark.parametrize("train", [False, True])
+def test_samples_run_on_the_gpu_as_on_the_stand_in(sample, train, tmp_path):
+    """Each mode in a process of its own, as users run it."""
+    found = {}
     for mode in ("cuda", "fake"):
-        assert main([str(SAMPLES / sample), "--mode", mode, "-q", "-o", f"{mode}.json"]) == 0
-        from optrace import load
+        out = tmp_path / f"{mode}.json"
+        words = [str(SAMPLES / sample), "--mode", mode, "-q", "-o", str(out), *(["--train"] if train else [])]
+        subprocess.run([sys.executable, "-m", "optrace.cli", *words], check=True, cwd=tmp_path)
+        nodes = json.loads(out.read_text())["nodes"]
+        found[mode] = [
+            (
+                n["op"],
+                n["phase"],
+                n["module"],
+                [(t["shape"], t["stride"], t["dtype"], t["device"]) for t in n["outputs"]],
+            )
+            for n in nodes
+        ]
+    assert found["cuda"] == found["fake"]
 
-        outs[mode] = [node.op for node in load(f"{mode}.json").graph]
-    assert outs["cuda"] == outs["fake"]
+
+BUILDS = (training, convolution, recurrent)
+
+
+@pytest.fixture(scope="module")
+def on_the_gpu():
+    """Recorded before the stand-in takes the process's accelerator."""
+    return {build: stream_of(recorded("cuda", build)) for build in BUILDS}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_fake_mode_records_what_the_gpu_runs(build, on_the_gpu):
+    """Last of this file: from here on the process has a stand-in for its accelerator."""
+    assert stream_of(recorded("fake", build)) == on_the_gpu[build]
+
+
+def test_cuda_mode_refuses_to_follow_fake_mode():
+    with pytest.raises(TraceError, match="in a process of its own"), open_session("cuda"):
+        pass
