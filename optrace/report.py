@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from optrace.cost.device import peak_flops
 from optrace.cost.pricing import OpCost, PricedGraph, price
 from optrace.cost.profiles import Pricing
 from optrace.diagnosis import Bound, Lesson, Verdict, bound_of, lesson, verdict
@@ -86,7 +87,7 @@ class Report:
         total = 0.0
         for cost in self.costs:
             if cost.work.matmul_flops:
-                peak = gpu.peak_flops(cost.work.math_dtype, matmul=True)
+                peak = peak_flops(cost.work, gpu)
                 total += cost.work.matmul_flops / peak * 1e6 if peak else 0.0
         return total
 
