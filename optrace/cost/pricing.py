@@ -17,7 +17,8 @@ from optrace.graph import OpGraph
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """One call's price. ``device`` is None where the launches are not known."""
+    """One call's price. Where the launches are not known, ``device`` is None and so is what crosses HBM:
+    ``traffic`` is then what the call's tensors would do to the cache."""
 
     work: Work
     traffic: Traffic
@@ -29,12 +30,20 @@ class OpCost:
         return self.work.launches
 
     @property
-    def hbm_bytes(self) -> int:
-        return self.traffic.read + self.traffic.written
+    def hbm_read(self) -> int | None:
+        return None if self.launches is None else self.traffic.read
+
+    @property
+    def hbm_written(self) -> int | None:
+        return None if self.launches is None else self.traffic.written
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        return None if self.launches is None else self.traffic.read + self.traffic.written
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs a byte that crosses HBM; None where the FLOPs are not known or no byte crosses."""
+        """FLOPs a byte that crosses HBM; None where either is not known or no byte crosses."""
         if self.work.flops is None or not self.hbm_bytes:
             return None
         return self.work.flops / self.hbm_bytes
@@ -59,7 +68,7 @@ class PricedGraph:
 
 
 def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
-    """Price every call of ``graph``. Calls of one signature are counted once."""
+    """Price every call of ``graph``."""
     target = pricing.target(graph.info.torch)
     works = [work_of(node, target) for node in graph]
     memory = memory_use(graph, [work.allocated for work in works])

@@ -152,9 +152,9 @@ def _compare_dram(
         return f"{len(kernels)} kernels with counters, {recorded} in the record"
     costs = [cost for cost in priced.costs if cost.work.kernels]
     pairs = {
-        "hbm_bytes": (sum(cost.hbm_bytes for cost in costs), sum(k.read + k.written for k in kernels)),
-        "hbm_read": (sum(cost.traffic.read for cost in costs), sum(k.read for k in kernels)),
-        "hbm_written": (sum(cost.traffic.written for cost in costs), sum(k.written for k in kernels)),
+        "hbm_bytes": (sum(cost.hbm_bytes or 0 for cost in costs), sum(k.read + k.written for k in kernels)),
+        "hbm_read": (sum(cost.hbm_read or 0 for cost in costs), sum(k.read for k in kernels)),
+        "hbm_written": (sum(cost.hbm_written or 0 for cost in costs), sum(k.written for k in kernels)),
         "tensor_bytes": (
             sum(cost.work.tensor_bytes for cost in costs),
             sum(k.read + k.written for k in kernels),

@@ -122,10 +122,10 @@ def _cost_lines(report: Report, cost: CostSum) -> Iterator[str]:
             f"launches {cost.launches:,}: {units.counted(cost.kernels, 'kernel')}, "
             f"{units.counted(cost.memcpys, 'copy', 'copies')}, {units.counted(cost.memsets, 'memset')}"
         )
-    yield (
-        f"tensors hold {units.moved(cost.tensor_bytes)}; through HBM {units.moved(cost.hbm_read)} read, "
-        f"{units.moved(cost.hbm_written)} written"
-    )
+    traffic = f"{units.moved(cost.hbm_read)} read, {units.moved(cost.hbm_written)} written"
+    if cost.unpriced:
+        traffic = units.UNKNOWN if one else f"{traffic} + {units.UNKNOWN}"
+    yield f"tensors hold {units.moved(cost.tensor_bytes)}; through HBM {traffic}"
     flops = units.UNKNOWN if one and cost.uncounted_flops else units.flop(cost.flops)
     more = f" + {units.UNKNOWN}" if cost.uncounted_flops and not one else ""
     yield (

@@ -79,7 +79,7 @@ _SUMMED = tuple(name for name in _FIELDS if name != "host")
 def _figures(report: Report, call: int) -> tuple[float, ...]:
     """One call's figures as plain numbers, which a hundred thousand calls are summed from."""
     cost, span = report.costs[call], report.timeline.spans[call]
-    work, host, traffic = cost.work, cost.host, cost.traffic
+    work, host = cost.work, cost.host
     on_math = cost.device is not None and cost.device.roof == "compute"
     return (
         1,
@@ -89,8 +89,8 @@ def _figures(report: Report, call: int) -> tuple[float, ...]:
         work.memsets,
         cost.device is None,
         work.tensor_bytes,
-        traffic.read,
-        traffic.written,
+        cost.hbm_read or 0,
+        cost.hbm_written or 0,
         work.flops or 0,
         work.matmul_flops or 0,
         work.flops is None,

@@ -51,6 +51,15 @@ def test_the_toy_block(toy: HandGraph, golden: Callable[[str, str], None]) -> No
     golden("toy.json", render_bytes(toy.report(), "json").decode())
 
 
+def test_totals_are_the_sums_of_the_nodes_figures_without_those_not_known(toy: HandGraph) -> None:
+    document = load(render_bytes(toy.report(), "json"))
+    unknown = [node for node in document["nodes"] if node["launches"] is None]
+    assert [node["op"] for node in unknown] == ["vendor.norm.default"]
+    for figure in ("hbm_read", "hbm_written"):
+        assert unknown[0][figure] is None
+        assert document["totals"][figure] == sum(node[figure] or 0 for node in document["nodes"])
+
+
 def test_every_promised_field_is_there(toy: HandGraph) -> None:
     document = load(render_bytes(toy.report(), "json"))
     assert document.keys() >= FIELDS
