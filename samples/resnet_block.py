@@ -5,8 +5,9 @@
 
 **What the picture shows.** The trunk (conv, batch norm, relu, conv, batch norm) beside the shortcut (a strided
 1x1 conv and its batch norm), joined by an in-place add and an in-place relu: both write the tensor that
-they read, and the edges say so. Everything is bound by memory, the 3x3 convolutions too: their math runs in TF32,
-and cuDNN copies their NCHW tensors into another layout and back around it (several launches a convolution).
+they read, and the edges say so. Only the second 3x3 convolution is bound by math. All else is bound by memory, the strided
+convolutions too: their math runs in TF32, and cuDNN copies their NCHW tensors into another layout and back around
+it (several launches a convolution).
 """
 
 import torch
