@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -20,22 +20,26 @@ FORMAT = "optrace.graph"
 VERSION = 1
 
 
+#: A size, a place in a list, a number of bytes: what the columns of a graph can hold.
+_Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 class GraphFormatError(ValueError):
     """The data is no graph that this version reads."""
 
 
 class _Tensor(msgspec.Struct):
-    id: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    id: _Whole
+    shape: tuple[_Whole, ...]
+    stride: tuple[_Whole, ...]
     dtype: str
     device: str
-    storage: int
-    offset: int
+    storage: Annotated[int, msgspec.Meta(ge=-1)]
+    offset: _Whole
 
 
 class _Storage(msgspec.Struct):
-    bytes: int
+    bytes: _Whole
     device: str
     kind: str = ""
     name: str = ""
@@ -67,14 +71,14 @@ class _Node(msgspec.Struct):
     outputs: list[_Tensor]
     writes: list[bool]
     reads: list[bool]
-    frames: tuple[int, ...] = ()
+    frames: tuple[_Whole, ...] = ()
     module: str | None = None
     module_class: str = ""
     module_call: int = 0
     phase: Phase = "other"
-    stream: int = 0
+    stream: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
     autograd: bool = False
-    freed: tuple[int, ...] = ()
+    freed: tuple[_Whole, ...] = ()
 
 
 class _File(msgspec.Struct):
@@ -88,10 +92,10 @@ class _File(msgspec.Struct):
     operators: dict[str, _Operator]
     frames: list[_Frame]
     nodes: list[_Node]
-    steps: int = 1
+    steps: Annotated[int, msgspec.Meta(ge=1)] = 1
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
-    freed_before: tuple[int, ...] = ()
+    freed_before: tuple[_Whole, ...] = ()
     tensor_names: dict[str, str] = {}
     pricing: dict[str, Any] = {}
 
@@ -211,8 +215,13 @@ def _build(file: _File) -> OpGraph:
             numbers[item.id] = graph.add_tensor(layout, item.storage, item.offset)
         return numbers[item.id]
 
-    for storage_number in file.freed_before:
-        graph.add_free(storage_number, -1)
+    def free(storage: int, after: int) -> None:
+        if storage >= len(file.storages):
+            raise ValueError(f"storage {storage} of {len(file.storages)} is freed")
+        graph.add_free(storage, after)
+
+    for number in file.freed_before:
+        free(number, -1)
     for position, node in enumerate(file.nodes):
         if node.id != position:
             raise ValueError(f"node {node.id} stands at place {position}")
@@ -247,8 +256,8 @@ def _build(file: _File) -> OpGraph:
             stream=node.stream,
             autograd=node.autograd,
         )
-        for storage_number in node.freed:
-            graph.add_free(storage_number, node.id)
+        for number in node.freed:
+            free(number, node.id)
     graph.tensor_names.update(
         {numbers[int(number)]: name for number, name in file.tensor_names.items() if int(number) in numbers}
     )

@@ -142,6 +142,12 @@ def changed(**fields: Any) -> bytes:
     return json.dumps(document).encode()
 
 
+def spoiled(old: str, new: str) -> bytes:
+    text = render_bytes(report(small().graph, pricing()), "json").decode()
+    assert old in text
+    return text.replace(old, new).encode()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -156,6 +162,14 @@ def changed(**fields: Any) -> bytes:
         (changed()[:-40], "not a JSON object"),
         (changed(nodes=[{"id": 0}]), "nodes|op"),
         (changed(storages=[]), "inconsistent: tensor"),
+        (changed(storages=[{"bytes": -5, "device": "cuda:0"}] * 2), r"`int` >= 0 - at `\$.storages"),
+        (changed(freed_before=[99]), "inconsistent: storage 99 of 2 is freed"),
+        (spoiled('"freed":[1]', '"freed":[99]'), "inconsistent: storage 99 of 2 is freed"),
+        (spoiled('"shape":[512,512]', '"shape":[512,-512]'), r"`int` >= 0 - at `\$.nodes.*shape"),
+        (spoiled('"storage":0', '"storage":-7'), r"`int` >= -1 - at `\$.nodes.*storage"),
+        (spoiled('"offset":0', f'"offset":{2**70}'), r"offset"),
+        (spoiled('"stream":0', '"stream":65536'), r"`int` <= 65535 - at `\$.nodes.*stream"),
+        (spoiled('"frames":[0]', '"frames":[-1]'), r"`int` >= 0 - at `\$.nodes.*frames"),
         (changed(pricing={"gpu": "abacus"}), "no GPU profile fits 'abacus'"),
         (changed(pricing={"gpu": 3}), "pricing.gpu"),
         (changed(pricing={"overrides": []}), "pricing.overrides"),
