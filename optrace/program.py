@@ -78,8 +78,8 @@ class ProgramError(ValueError):
 class Recorder(Protocol):
     """What a program needs of a tracing session."""
 
-    mode: Any
-
+    @property
+    def device(self) -> str: ...
     def place(self, value: T) -> T: ...
     def recording(self, *, warmup: int = ..., steps: int = ...) -> AbstractContextManager[None]: ...
 
@@ -572,9 +572,7 @@ def _converted(value: T, dtype: torch.dtype | None) -> T:
 def _autocast(options: Options, recorder: Recorder) -> AbstractContextManager[Any]:
     if not options.autocast:
         return nullcontext()
-    return torch.autocast(
-        "cpu" if recorder.mode == "cpu" else "cuda", dtype=DTYPES[options.dtype or "bfloat16"]
-    )
+    return torch.autocast(recorder.device, dtype=DTYPES[options.dtype or "bfloat16"])
 
 
 def _describe_step(options: Options) -> str:

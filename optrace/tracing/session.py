@@ -6,7 +6,8 @@
             model(x)                         # recorded
     session.graph
 
-Modes: ``fake`` (no memory, no GPU), ``cpu`` (real values on the CPU, recorded as if on the GPU), ``cuda``.
+Modes: ``fake`` (no memory, no GPU), ``cpu`` (as fake, with every tensor's values computed on the
+CPU), ``cuda``. With ``device="cpu"`` the program keeps its tensors on the CPU; in ``cpu`` mode it then simply runs.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Session:
         )
 
     @property
+    def device(self) -> str:
+        """Where ``place`` moves things: "cuda" or "cpu"."""
+        return self._device
+
+    @property
     def graph(self) -> OpGraph:
         """What was recorded so far."""
         return self._tracer.graph
@@ -77,7 +83,7 @@ class Session:
 
     def place(self, value: T) -> T:
         """Modules, tensors and nests of them moved to the traced device, as a user's ``.cuda()`` would."""
-        if self._device == "cpu" or self.mode == "cpu":
+        if self._device == "cpu":
             return value
         if self._stand_in is not None:
             placed: T = self._stand_in.place(value)
@@ -145,8 +151,6 @@ class Session:
     def _device_name(self, device: torch.device) -> str:
         if self._stand_in is not None:
             return str(self._stand_in.seen(device))
-        if self.mode == "cpu" and self._device == "cuda" and device.type == "cpu":
-            return "cuda:0"
         return str(device)
 
     def _note_guesses(self, stand_in: StandIn) -> None:
@@ -203,12 +207,13 @@ def open_session(
         )
     with ExitStack() as stack:
         stand_in = None
-        if chosen == "fake":
+        if chosen == "fake" or (chosen == "cpu" and device == "cuda"):
             stand_in = stack.enter_context(
                 standin(
                     answers or StandinDevice(),
                     assume=assume,
                     default_device=None if device == "cpu" else "cuda",
+                    values="all" if chosen == "cpu" else "small",
                 )
             )
         _active = Session(chosen, device, gpu, notes, stand_in)

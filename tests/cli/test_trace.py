@@ -18,7 +18,7 @@ class Net(torch.nn.Module):
         return x + x
 
 def main():
-    return Net()(torch.ones(4, 4))
+    return Net()(torch.ones(4, 4, device="cuda"))
 """
 
 NET = """

@@ -20,7 +20,7 @@ Write = Callable[..., Path]
 class Log:
     """A recorder that notes what is done to it."""
 
-    mode = "cpu"
+    device = "cpu"
 
     def __init__(self) -> None:
         self.events: list[Any] = []

@@ -35,7 +35,7 @@ model = Model()
 
 
 class Recorder:
-    mode = "cpu"
+    device = "cpu"
 
     def place(self, value: Any) -> Any:
         return value

@@ -8,7 +8,7 @@ from optrace.tracing import open_session
 
 
 def traced(program):
-    with open_session("cpu") as session, session.recording():
+    with open_session("cpu", device="cpu") as session, session.recording():
         program()
     return session.graph
 

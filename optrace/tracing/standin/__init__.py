@@ -6,7 +6,8 @@
             model(torch.randn(8, 64, device="cuda"))
 
 It stands in for the driver, the device and its memory, not for the kernels' results: tensors are fake (shapes,
-strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU. The pieces:
+strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU. With `values="all"` the CPU computes
+the results beside them. The pieces:
 
 | module | stands in for |
 |---|---|
@@ -22,6 +23,7 @@ strides, dtypes, devices), and the sequence of ATen calls is the one of the GPU.
 | `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
 | `shapes`, `layout` | what CUDA's own ops return |
 | `values`, `unknown` | contents of small tensors, and answers for those that are not known |
+| `contents`, `equivalents`, `cpu_attention`, `cpu_recurrent` | contents of all tensors, computed by the CPU, where they are wanted |
 | `modules`, `lazy` | parameters that keep their identity when a module is moved; uninitialized ones |
 | `optimizers` | the types that optimizers take fast paths for |
 | `patches` | the one mechanism by which names of torch are replaced and restored |
@@ -36,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -53,11 +55,13 @@ from optrace.tracing.standin import (
     streams,
     tensors,
 )
+from optrace.tracing.standin.contents import Contents
 from optrace.tracing.standin.device import StandinDevice, activated, to_user
 from optrace.tracing.standin.functions import DeviceNames, look_through_patches
 from optrace.tracing.standin.mode import StandInMode
 from optrace.tracing.standin.patches import Patch, applied
 from optrace.tracing.standin.unknown import Assume, Guess, NoFakeError, UnknownValueError
+from optrace.tracing.standin.values import Values
 
 __all__ = ["Assume", "Guess", "NoFakeError", "StandIn", "StandinDevice", "UnknownValueError", "standin"]
 
@@ -113,9 +117,13 @@ def standin(
     device: StandinDevice = StandinDevice(),  # noqa: B008 - a frozen value
     *,
     assume: Assume = "error",
+    values: Literal["small", "all"] = "small",
     default_device: str | None = "cuda",
 ) -> Iterator[StandIn]:
     """Pretend that `device` is there while the context is active.
+
+    `values="small"` follows the values of small tensors that follow from constants. `"all"` computes every tensor's
+    on the CPU beside the pretended calls, so that nothing has to be guessed: it costs the CPU's time and memory.
 
     Raises RuntimeError if a stand-in is active already, or if PrivateUse1 belongs to another package.
     """
@@ -126,7 +134,7 @@ def standin(
     kernels.register()
     handle = StandIn(device, default_device)
     mode = StandInMode(
-        assume, handle.guesses
+        assume, handle.guesses, Contents() if values == "all" else Values()
     )  # before the patches: torch imports modules here that look for a real driver
     rows: list[Patch] = [
         *tensors.patches(),

@@ -4,7 +4,8 @@
 
 Random initial values never matter to fake tensors, and filling them costs most of the time of building a large
 model. While nobody records, the random fillers return at once. While a recorder is on they run, so that a step that
-initializes weights is recorded; rejection sampling then takes its first sample.
+initializes weights is recorded; rejection sampling then takes its first sample. Where all contents are computed,
+the fillers are torch's own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def patches() -> list[Patch]:
     def filler(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def fill(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             mode = tensor.fake_mode if isinstance(tensor, FakeTensor) else None
-            if not isinstance(mode, StandInMode):
+            if not isinstance(mode, StandInMode) or mode.values.complete:
                 return original(tensor, *args, **kwargs)
             if unrecorded(mode) and isinstance(tensor, FakeTensor):
                 mode.values.forget(tensor)

@@ -37,7 +37,7 @@ from optrace.tracing.standin.unknown import (
     NoFakeError,
     gpu_or_cpu,
 )
-from optrace.tracing.standin.values import MAX_ELEMENTS, Values
+from optrace.tracing.standin.values import Values, effect_of
 
 aten = torch.ops.aten
 
@@ -73,12 +73,10 @@ class _Converter(FakeTensorConverter):
         """Remember nothing."""
 
     def from_real_tensor(self, fake_mode: FakeTensorMode, t: Tensor, *args: Any, **kwargs: Any) -> FakeTensor:
-        """A fake tensor for one that has contents, which are kept if they are few."""
+        """A fake tensor for one that has contents."""
         kwargs["make_constant"] = False
         fake = super().from_real_tensor(fake_mode, t, **kwargs)
-        followed = t.device.type == "cpu" and t.layout == torch.strided and t.numel() <= MAX_ELEMENTS
-        if followed and fake.numel() * fake.element_size() == fake.untyped_storage().nbytes():
-            self.values.put(fake, t.detach())
+        self.values.adopt(fake, t)
         return fake
 
 
@@ -89,9 +87,9 @@ class StandInMode(FakeTensorMode):
     device; everybody outside (the user's program, a recorder above) sees `cuda`.
     """
 
-    def __init__(self, assume: Assume, guesses: list[Guess]) -> None:
+    def __init__(self, assume: Assume, guesses: list[Guess], values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
-        self.values = Values()
+        self.values = values
         self.answers = Answers(self.values, assume, guesses)
         self.fake_tensor_converter = _Converter(self.values)
         self.depth = 0
@@ -156,16 +154,28 @@ class StandInMode(FakeTensorMode):
         elif func is aten.is_pinned.default:
             return getattr(args[0], "pinned", False)
         elif func is aten._cudnn_rnn_flatten_weight.default:
+            known = [self.values.get(weight) for weight in args[0]]
             with in_kernel_invocation_manager(self):
                 buffer = flatten_weight(*args[:2])
+            self.values.move(args[0], known)
             return FakeTensor(self, buffer, args[0][0].fake_device)
         elif (kernel := instead().get(func)) is not None and _gpu_of(args) is not None:
             with self:
                 return kernel(*args, **kwargs)
+        elif effect_of(func).written and torch.Tag.inplace_view not in func.tags:
+            args = [self._described(a) for a in args]
         try:
             return self.dispatch(func, types, args, kwargs)
         except (UnsupportedOperatorException, RuntimeError) as error:
             return self._without_shape(func, error)
+
+    def _described(self, value: Any) -> Any:
+        """A fake tensor for a real one: torch writes real tensors, and fills in nothing, where no argument is fake."""
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+            return [self._described(v) for v in value]
+        if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
+            return self.fake_tensor_converter.from_real_tensor(self, value)
+        return value
 
     def _without_shape(self, func: Any, error: RuntimeError) -> Any:
         """What an op returns for which torch has no shape function."""
@@ -184,7 +194,7 @@ class StandInMode(FakeTensorMode):
         return pinned
 
     def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        if func is aten._amp_foreach_non_finite_check_and_unscale_.default:
+        if func is aten._amp_foreach_non_finite_check_and_unscale_.default and not self.values.complete:
             # Whether gradients overflowed decides if the optimizer steps. A trace is of an ordinary step.
             for grad in args[0]:
                 self.values.forget(grad)
@@ -208,7 +218,7 @@ class StandInMode(FakeTensorMode):
         if not isinstance(value, Tensor):
             return value
         fake = FakeTensor(self, value.to(META), device)
-        if value.device.type == "cpu" and value.numel() <= MAX_ELEMENTS:
+        if value.device.type == "cpu" and value.numel() <= self.values.limit:
             self.values.put(fake, value)
         return fake
 

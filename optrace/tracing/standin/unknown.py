@@ -156,11 +156,16 @@ class Answers:
         guess = _ANSWERED.get(func)
         if guess is None:
             return NotImplemented
-        return self.guess(str(func), lambda worst: guess(args, worst))
+        return self.guess(str(func), lambda worst: guess(args, worst), args)
 
-    def guess(self, op: str, make: Callable[[bool], Any]) -> Any:
+    def guess(self, op: str, make: Callable[[bool], Any], about: Sequence[Any]) -> Any:
         """The guess that the user chose, kept in the list; raises UnknownValueError if the choice is to stop."""
         if self.assume == "error":
+            if (ended_by := self.values.ended_by(about)) is not None:
+                raise UnknownValueError(
+                    f"{op} asks for the value of a tensor that follows from {ended_by}, which the CPU cannot compute; "
+                    "assume='zero' or 'worst' goes on with a guess"
+                )
             raise UnknownValueError(
                 f"{op} asks for the value of a tensor that follows from data, which a trace without a GPU does not "
                 "have; assume='zero' or 'worst' goes on with a guess, a trace with real values knows it"
@@ -195,7 +200,7 @@ class Answers:
                 found = (
                     known.nonzero()
                     if known is not None
-                    else self.guess(str(func), lambda worst, mask=i: _nonzero((mask,), worst))  # type: ignore[misc]
+                    else self.guess(str(func), lambda worst, mask=i: _nonzero((mask,), worst), (i,))  # type: ignore[misc]
                 )
                 plain.extend(
                     torch.empty(found.size(0), dtype=torch.int64, device="meta") for _ in range(i.dim())

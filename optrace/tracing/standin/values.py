@@ -133,12 +133,13 @@ def tensors_in(values: Sequence[Any]) -> Iterator[FakeTensor]:
             yield from (v for v in value if isinstance(v, FakeTensor))
 
 
-def _storage_of(t: FakeTensor) -> torch.UntypedStorage | None:
+def storage_of(t: FakeTensor) -> torch.UntypedStorage | None:
+    """The storage of `t`, by which its values are kept."""
     return t.untyped_storage() if t.layout is torch.strided else None  # sparse tensors have none
 
 
 def _fills_storage(t: FakeTensor) -> bool:
-    storage = _storage_of(t)
+    storage = storage_of(t)
     return storage is not None and t.numel() * t.element_size() == storage.nbytes()
 
 
@@ -150,6 +151,9 @@ def _followed_if_random(t: FakeTensor) -> bool:
 class Values:
     """The values that are known, by storage of the fake tensor."""
 
+    complete = False  # whether every op is followed, so that no value has to be guessed
+    limit = MAX_ELEMENTS
+
     def __init__(self) -> None:
         # A weak reference keeps the address of a dead storage from being used again.
         self._known: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
@@ -157,14 +161,16 @@ class Values:
 
     def get(self, t: FakeTensor) -> Tensor | None:
         """The value of `t`, sharing memory with the values of its aliases; None if it is not known."""
-        if not self._known or t.numel() > MAX_ELEMENTS:
+        if not self._known or t.numel() > self.limit:
             return None
-        storage = _storage_of(t)
+        storage = storage_of(t)
         entry = self._known.get(storage._cdata) if storage is not None else None
         if entry is None or entry[0].expired():
             return None
-        real = torch.empty(0, dtype=t.dtype)
-        return real.set_(entry[1], t.storage_offset(), t.shape, t.stride())
+        real = torch.empty(0, dtype=t.dtype).set_(entry[1], t.storage_offset(), t.shape, t.stride())
+        if t.is_conj():
+            real = real.conj()
+        return torch._neg_view(real) if t.is_neg() else real
 
     def put(self, t: FakeTensor, value: Tensor) -> None:
         """Let `t`, which must fill its storage, have a copy of `value`."""
@@ -176,9 +182,32 @@ class Values:
             self._known = {at: entry for at, entry in self._known.items() if not entry[0].expired()}
             self._purge_at = max(1024, 2 * len(self._known))
 
+    def adopt(self, fake: FakeTensor, real: Tensor) -> None:
+        """`fake` describes `real`, which came from outside: its values are kept if they are few."""
+        few = real.device.type == "cpu" and real.layout == torch.strided and real.numel() <= self.limit
+        if few and _fills_storage(fake):
+            self.put(fake, real.detach())
+
+    def move(self, tensors: Sequence[FakeTensor], values: Sequence[Tensor | None]) -> None:
+        """`tensors`, which had `values`, became parts of one new storage."""
+        if any(value is None for value in values):
+            return
+        storage = tensors[0].untyped_storage()
+        buffer = torch.empty(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+        self._known[storage._cdata] = (StorageWeakRef(storage), buffer)
+        for t, value in zip(tensors, values, strict=True):
+            place = self.get(t)
+            assert place is not None  # kept above
+            assert value is not None  # asked above
+            place.copy_(value)
+
+    def ended_by(self, args: Sequence[Any]) -> str | None:  # noqa: ARG002 - for those who follow all
+        """The op that ended the values of one of the tensors, where values are followed to their end."""
+        return None
+
     def forget(self, t: FakeTensor) -> None:
         """The contents of the storage of `t` are no longer known."""
-        if self._known and (storage := _storage_of(t)) is not None:
+        if self._known and (storage := storage_of(t)) is not None:
             self._known.pop(storage._cdata, None)
 
     def all_of(
