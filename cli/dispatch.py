@@ -63,4 +63,5 @@ def _shown(name: str) -> str:
 
 def _message(error: Exception) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return str(message).rstrip(".")
+    # typer 0.29 leaves the word of its validator in.
+    return str(message).replace(": Value error, ", ": ").rstrip(".")

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from optrace.diagnosis import Bound
 from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
+from optrace.rendering.scoreboard import at_least, partial
 from optrace.report import Report
 
 from .console import show
@@ -57,12 +58,13 @@ def _scoreboard(report: Report) -> Table:
 
 
 def _a_step(report: Report, steps: int) -> tuple[str, str]:
-    launches = report.totals["launches"].value / steps
+    launches, device = report.totals["launches"], report.totals["device_us"]
     tax = report.totals["host_us"].value / steps
     wall = units.predicted_us(report.timeline.wall_us / steps)
     return (
-        wall,
-        f"{units.number(launches)} launches, {units.predicted_us(tax)} of host tax (1 of {steps} steps)",
+        at_least(wall, device.complete),
+        f"{partial(launches, units.number(launches.value / steps))} launches, "
+        f"{units.predicted_us(tax)} of host tax (1 of {steps} steps)",
     )
 
 

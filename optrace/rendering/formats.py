@@ -1,4 +1,4 @@
-"""The table of formats: what the suffix lookup, the help text and the error all read.
+"""The table of formats: what the suffix lookup and its error read.
 
 A new format is one module with a function ``Report, DrawOptions -> Rendered`` and one row here.
 """
@@ -16,20 +16,19 @@ from optrace.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a suffix is written, in the words of the help text; ``needs_layout``: by a layout program."""
+    """How a suffix is written; ``needs_layout``: by a layout program."""
 
     render: Callable[[Report, DrawOptions], Rendered]
-    help: str
     needs_layout: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    ".dot": Format(dot.render, "the picture as DOT text"),
-    ".json": Format(graph_json.render, "the whole record with every figure; read back by optrace"),
-    ".pdf": Format(layout.render_pdf, "the picture (needs Graphviz's own dot)", needs_layout=True),
-    ".png": Format(layout.render_png, "the picture as a bitmap", needs_layout=True),
-    ".svg": Format(layout.render_svg, "the picture, with tooltips", needs_layout=True),
-    ".txt": Format(text.render, "scoreboard, top ops and a listing of every call"),
+    ".dot": Format(dot.render),
+    ".json": Format(graph_json.render),
+    ".pdf": Format(layout.render_pdf, needs_layout=True),
+    ".png": Format(layout.render_png, needs_layout=True),
+    ".svg": Format(layout.render_svg, needs_layout=True),
+    ".txt": Format(text.render),
 }
 
 

@@ -19,12 +19,11 @@ from optrace.report import Report, Total
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the scoreboard. ``partial``: the value leaves something out."""
+    """One line of the scoreboard."""
 
     label: str
     value: str
     detail: str = ""
-    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +124,12 @@ def _basis(measured: bool, source: str) -> str:
 
 def partial(total: Total, shown: str) -> str:
     """``12 + ?`` for a sum that leaves calls out, and ``?`` where it leaves out all there is."""
-    if total.complete:
-        return shown
-    return f"{shown} + ?" if total.value else units.UNKNOWN
+    return at_least(shown, total.complete) if total.value or total.complete else units.UNKNOWN
+
+
+def at_least(shown: str, complete: bool) -> str:
+    """``12 + ?`` where something is left out."""
+    return shown if complete else f"{shown} + {units.UNKNOWN}"
 
 
 def _launches(report: Report) -> Row:
@@ -141,20 +143,17 @@ def _launches(report: Report) -> Row:
     detail = f"{', '.join(parts)}; {units.counted(len(report.graph), 'call')}"
     if report.graph.info.steps > 1:
         detail += f", {report.graph.info.steps} steps"
-    return Row("launches", partial(launches, units.count(launches.value)), detail, not launches.complete)
+    return Row("launches", partial(launches, units.count(launches.value)), detail)
 
 
 def _hbm(report: Report) -> Row:
     read, written, held = (report.totals[name] for name in ("hbm_read", "hbm_written", "tensor_bytes"))
     # Traffic of a call whose launches are not known is not counted, whatever its tensors hold.
-    unsure = not report.totals["launches"].complete
-    value = units.moved(read.value + written.value)
     return Row(
         "HBM traffic",
-        f"{value} + ?" if unsure else value,
+        at_least(units.moved(read.value + written.value), report.totals["hbm_bytes"].complete),
         f"{units.moved(read.value)} read, {units.moved(written.value)} written; "
         f"the tensors touched hold {units.moved(held.value)}",
-        unsure,
     )
 
 
@@ -163,7 +162,7 @@ def _peak_memory(report: Report) -> Row:
     detail = f"{units.allocated(memory.base)} before the first call"
     if memory.peak_call >= 0:
         detail += f"; reached at %{memory.peak_call} {report.graph.facts(memory.peak_call).name}"
-    return Row("peak memory", units.allocated(memory.peak), detail, not report.graph.info.complete)
+    return Row("peak memory", units.allocated(memory.peak), detail)
 
 
 def _wall(report: Report) -> Row:
@@ -179,16 +178,15 @@ def _wall(report: Report) -> Row:
         )
         if us
     ]
-    unsure = not report.totals["device_us"].complete
-    value = units.predicted_us(timeline.wall_us)
-    return Row("wall clock", f"{value} + ?" if unsure else value, ", ".join(parts), unsure)
+    wall = at_least(units.predicted_us(timeline.wall_us), report.totals["device_us"].complete)
+    return Row("wall clock", wall, ", ".join(parts))
 
 
 def _pace(report: Report) -> Row:
     busy = report.gpu_busy_share
     return Row(
         "back to back",
-        units.predicted_us(report.timeline.b2b_us),
+        at_least(units.predicted_us(report.timeline.b2b_us), report.totals["device_us"].complete),
         f"a run, many in a row; GPU busy {units.UNKNOWN if busy is None else units.share(busy)} of one",
     )
 
@@ -205,9 +203,8 @@ def _bandwidth_ceiling(report: Report) -> Row:
     us = nbytes / (gpu.bandwidth_tb_s * 1e6)
     return Row(
         "bandwidth ceiling",
-        units.predicted_us(us),
+        at_least(units.predicted_us(us), totals["hbm_bytes"].complete),
         f"HBM traffic at {units.byte_rate(gpu.bandwidth_tb_s)}",
-        not totals["launches"].complete,
     )
 
 
@@ -217,12 +214,12 @@ def _ridge_point(report: Report) -> Row:
     totals = report.totals
     nbytes = totals["hbm_read"].value + totals["hbm_written"].value
     flops = totals["flops"]
-    mine = units.intensity(flops.value / nbytes if nbytes else None)
+    mine = partial(flops, units.intensity(flops.value / nbytes)) if nbytes else "has no HBM traffic"
     return Row(
         "ridge point",
         units.intensity(gpu.ridge_point(dtype)),
         f"{units.dtype(dtype)}: {units.flop_rate(gpu.peak_flops(dtype, matmul=True))} over "
-        f"{units.byte_rate(gpu.bandwidth_tb_s)}; this program {partial(flops, mine)}",
+        f"{units.byte_rate(gpu.bandwidth_tb_s)}; this program {mine}",
     )
 
 
@@ -232,7 +229,6 @@ def _flops(report: Report) -> Row:
         "arithmetic",
         partial(flops, units.flop(flops.value)),
         f"{partial(matmul, units.flop(matmul.value))} in matmuls",
-        not flops.complete,
     )
 
 
@@ -240,9 +236,8 @@ def _flops_only(report: Report) -> Row:
     mfu = report.mfu
     return Row(
         "FLOPs at peak",
-        units.predicted_us(report.flops_only_us),
+        at_least(units.predicted_us(report.flops_only_us), report.totals["matmul_flops"].complete),
         f"the estimate that knows only FLOPs; MFU {units.UNKNOWN if mfu is None else units.share(mfu)}",
-        not report.totals["matmul_flops"].complete,
     )
 
 

@@ -26,6 +26,7 @@ ROWS = [
     (GOOD, ["model.py", "--device", "tpu"], "'tpu' is not one of 'cuda', 'cpu'"),
     (GOOD, ["model.py", "--assume", "one"], "'one' is not one of 'error', 'zero', 'worst'"),
     (GOOD, ["model.py", "--steps", "many"], "Invalid value for '--steps'"),
+    (GOOD, ["model.py", "--mode", "slow"], "Invalid value for '--mode': 'slow' is not one of 'auto', 'fake'"),
     (GOOD, ["model.py", "--depth", "-1"], "depth counts module levels and cannot be -1"),
     (GOOD, ["gpus", "h100"], "unexpected extra argument"),
     # prices

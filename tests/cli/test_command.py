@@ -16,6 +16,7 @@ from rich.console import Console
 
 from optrace.cost.profiles import gpu_profiles
 from optrace.program import OPTIMIZERS
+from optrace.rendering import FORMATS
 from optrace.tracing import DEVICES, MODES
 
 HEAVY = ("torch", "numpy", "networkx", "optrace.graph", "optrace.rendering")
@@ -57,6 +58,12 @@ def test_help_groups_the_options_and_names_the_other_commands(optrace) -> None:
         assert f"\n{heading}\n" in ran.out
     assert all(f"optrace {name}" in ran.out for name in dispatch.COMMANDS if name != dispatch.DEFAULT)
     assert optrace("trace", "--help").out == ran.out
+
+
+def test_help_names_every_format(optrace) -> None:
+    told = " ".join(optrace("--help").out.split())
+    written = told.partition("-o, --out FILE write ")[2].partition("; repeatable")[0]
+    assert sorted(written.replace(" or ", " ").split()) == sorted(FORMATS)
 
 
 def test_version(optrace) -> None:

@@ -19,11 +19,6 @@ def test_each_format_is_written_by_suffix(suffix: str, toy: HandGraph, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_every_format_has_a_help_line() -> None:
-    assert list(FORMATS) == sorted(FORMATS)
-    assert all(format.help for format in FORMATS.values())
-
-
 ALL = r"\(one of \.dot, \.json, \.pdf, \.png, \.svg, \.txt\)"
 
 

@@ -10,9 +10,18 @@ def test_a_partial_sum_says_so(toy: HandGraph) -> None:
     rows = {row.label: row for row in scoreboard_rows(toy.report())}
     # mm, gelu, add, the copy of the scalar and two mul_; nobody knows what vendor.norm launches.
     assert rows["launches"].value == "6 + ?"
-    assert rows["launches"].partial
     assert rows["HBM traffic"].value == "94.2 kB + ?"
+    # 94.2 kB at 2 TB/s.
+    assert rows["bandwidth ceiling"].value == "~0.0471 us + ?"
+    assert all(rows[name].value.endswith(" us + ?") for name in ("wall clock", "back to back"))
     assert rows["arithmetic"].value == "74.8 kFLOP + ?"
+
+
+def test_no_traffic_is_not_an_unknown_intensity() -> None:
+    hand = HandGraph()
+    hand.chain(1, flops=8)
+    rows = {row.label: row for row in scoreboard_rows(hand.report())}
+    assert rows["ridge point"].detail.endswith("; this program has no HBM traffic")
 
 
 def test_the_missing_figures_are_named_with_their_op(toy: HandGraph) -> None:
