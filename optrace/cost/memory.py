@@ -27,9 +27,10 @@ class MemoryUse:
     """Device memory over the run, in bytes.
 
     ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
-    before the first call, ``created`` maps a call to those that it made, ``inside`` to the addresses of its temporaries. ``base`` is live before the
-    first call (parameters, inputs, optimizer state), ``peak`` the most that was allocated, reached in call
-    ``peak_call``; ``reserved`` the most that segments took; ``live_after[i]`` what is allocated after call i.
+    before the first call, ``created`` maps a call to those that it made, ``inside`` to the addresses of its
+    temporaries. ``base`` is live before the first call (parameters, inputs, optimizer state), ``peak`` the most
+    that was allocated, reached in call ``peak_call``; ``reserved`` the most that segments took;
+    ``live_after[i]`` what is allocated after call i.
     """
 
     addresses: dict[int, int]
@@ -84,9 +85,6 @@ class Allocator:
         if previous is not None and self._is_free[previous]:
             self._merge(previous, block)
             block = previous
-        else:
-            insort(self._free[self._is_small[block]], (self._size[block], block))
-            return
         insort(self._free[self._is_small[block]], (self._size[block], block))
 
     def _add_segment(self, size: int, small: bool) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TypeVar
@@ -144,7 +144,7 @@ def pricing(
             raise ValueError(f"bandwidth_tb is a rate in TB/s and cannot be {bandwidth_tb_s}")
         gpu_profile = msgspec.structs.replace(gpu_profile, bandwidth_tb_s=bandwidth_tb_s)
         overrides.append(f"bandwidth_tb={bandwidth_tb_s:g}")
-    return replace(Pricing(gpu_profile, host_profile), overrides=tuple(overrides))
+    return Pricing(gpu_profile, host_profile, tuple(overrides))
 
 
 def find_gpu(name: str) -> GpuProfile:

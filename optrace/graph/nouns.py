@@ -130,6 +130,13 @@ class OpFacts:
         """``aten.add`` of ``aten.add.Tensor``."""
         return self.name.rpartition(".")[0]
 
+    @property
+    def label(self) -> str:
+        """``add`` of ``aten.add.Tensor``: the name people say."""
+        namespace, _, rest = self.name.partition(".")
+        name = rest.rpartition(".")[0] or rest
+        return name if namespace == "aten" else f"{namespace}.{name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -221,10 +228,8 @@ class OpNode:
 
     @property
     def label(self) -> str:
-        """``add`` of ``aten.add.Tensor``: the name people say."""
-        namespace, _, rest = self.op.partition(".")
-        name = rest.rpartition(".")[0] or rest
-        return name if namespace == "aten" else f"{namespace}.{name}"
+        """As ``OpFacts.label``."""
+        return self.facts.label
 
     @property
     def is_view(self) -> bool:

@@ -305,10 +305,6 @@ class OpGraph:
         start = self._output_end[number - 1] if number else 0
         return self._outputs[start : self._output_end[number]]
 
-    @property
-    def tensor_count(self) -> int:
-        return len(self._tensor_layout)
-
     def tensor(self, number: int) -> TensorMeta:
         layout = self.layouts[self._tensor_layout[number]]
         storage = self._tensor_storage[number]
@@ -338,25 +334,12 @@ class OpGraph:
         """Storages that were gone once the call had run (-1: before the first call)."""
         return self._freed_by_call.get(number, ())
 
-    def signature(self, number: int) -> tuple[object, ...]:
-        """Calls of one signature cost the same: overload, plain arguments, layouts, and who aliases whom."""
-        numbers = (*self.operands(number), *self.outputs(number))
-        storages: dict[int, int] = {}
-        places = tuple(storages.setdefault(self._tensor_storage[t], len(storages)) for t in numbers)
-        return (
-            self._op[number],
-            self._template[number],
-            tuple(self._tensor_layout[t] for t in numbers),
-            tuple(self._tensor_offset[t] for t in numbers),
-            places,
-        )
-
     @cached_property
     def _freed_by_call(self) -> dict[int, tuple[int, ...]]:
-        freed: dict[int, tuple[int, ...]] = {}
+        freed: dict[int, list[int]] = {}
         for storage, after in zip(self._freed_storage, self._freed_after, strict=True):
-            freed[after] = (*freed.get(after, ()), storage)
-        return freed
+            freed.setdefault(after, []).append(storage)
+        return {after: tuple(storages) for after, storages in freed.items()}
 
     @cached_property
     def edges(self) -> list[Edge]:

@@ -103,7 +103,7 @@ class Folder:
         line = place.line
         name, group, repeats, cls = "", phase + place.module, 1, ""
         if kind == "op":
-            name, repeats = _label(place.op), len(own or calls)
+            name, repeats = report.graph.facts(lead).label, len(own or calls)
         elif kind == "module":
             assert level.depth is not None
             path = place.module[: level.depth + 1]
@@ -128,7 +128,7 @@ class Folder:
         walls: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
         for call in calls:
-            op = _label(self._places[self._place_of[call]].op)
+            op = self.report.graph.facts(call).label
             walls[op] += self.report.timeline.spans[call].wall_us
             counts[op] += 1
         ranked = sorted(walls, key=lambda op: (-walls[op], -counts[op], op))
@@ -149,13 +149,6 @@ class Folder:
         rows = {graph.module_of(call) for call in calls} - {-1}
         own = {graph.module_calls[row].call for row in rows if graph.module_calls[row].path == ".".join(path)}
         return max(1, len(own))
-
-
-def _label(op: str) -> str:
-    """``add`` of ``aten.add.Tensor``: the name people say."""
-    namespace, _, rest = op.partition(".")
-    name = rest.rpartition(".")[0] or rest
-    return name if namespace == "aten" else f"{namespace}.{name}"
 
 
 def _file_name(frame: Frame) -> str:

@@ -36,7 +36,7 @@ def node_details(report: Report, node: PictureNode) -> list[str]:
     """What a node of the picture stands for."""
     if node.is_single:
         others = [call for call in node.calls if call != node.lead]
-        with_it = ", ".join(f"%{call} {report.graph[call].label}" for call in others)
+        with_it = ", ".join(f"%{call} {report.graph.facts(call).label}" for call in others)
         return [*call_details(report, node.lead), *([f"drawn with it: {with_it}"] if with_it else [])]
     first = report.graph[node.lead]
     title = f"{node.label} {node.cls}".rstrip()
