@@ -158,11 +158,11 @@ def test_a_program_that_exits_before_any_op(optrace, write, exit: str, said: str
 
 def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, optrace, write) -> None:
     write(GOOD)
-    monkeypatch.setattr("optrace.program._exits_quietly", None)
+    monkeypatch.setattr("optrace.program.entries._exits_quietly", None)
     ran = optrace("model.py", "--mode", "cpu")
     assert ran.code == 2
     assert ran.err.startswith("optrace: this is a fault of optrace")
-    assert "program.py" in ran.err
+    assert "entries.py" in ran.err
 
 
 def test_main_returns_and_does_not_exit() -> None:
