@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -446,6 +446,18 @@ _ACCELERATOR = (
 )
 
 
+def _another(function: Any) -> FunctionType:
+    """The same function as another object: Dynamo keeps a handler for each name by the function's identity, and
+    refuses one function under two names."""
+    return FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+
+
 def patches() -> list[Patch]:
     """A row for each name that would ask the driver."""
     why = "there is no driver to ask"
@@ -456,7 +468,7 @@ def patches() -> list[Patch]:
         if module is torch.cuda or answer.__name__ in vars(module)
     ]
     rows += [
-        Patch(torch.accelerator, answer.__name__, answer, why)
+        Patch(torch.accelerator, answer.__name__, _another(answer), why)
         for answer in _ACCELERATOR
         if hasattr(torch.accelerator, answer.__name__)
     ]

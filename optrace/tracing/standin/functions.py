@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -192,13 +193,23 @@ def _look_through(original: Callable[..., bool], *, takes_iterable: bool) -> Cal
 _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
+@cache
+def _answers() -> dict[str, Callable[..., bool]]:
+    """Our function for each question. TorchScript, which compiles the bodies of torch's functions, knows the
+    questions by the identity of the function, so ours are made once and made known to it."""
+    answers = {
+        name: _look_through(getattr(torch._C, f"_{name}"), takes_iterable=name == "has_torch_function")
+        for name in _QUESTIONS
+    }
+    for answer in answers.values():
+        torch.jit._builtins._register_builtin(answer, "aten::has_torch_function")
+    return answers
+
+
 def look_through_patches() -> list[Patch]:
     """A row for each torch module that asks `has_torch_function` at the head of its Python functions."""
     originals = {name: getattr(torch._C, f"_{name}") for name in _QUESTIONS}
-    answers = {
-        name: _look_through(original, takes_iterable=name == "has_torch_function")
-        for name, original in originals.items()
-    }
+    answers = _answers()
     return [
         Patch(
             module, name, answers[name], "the body of a torch function has to run with the function mode on"

@@ -41,10 +41,11 @@ def _new_buffer(
 
 def _materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     dtype = dtype or torch.Tensor.dtype.__get__(self)  # type: ignore[attr-defined]  # a property in C
-    made = torch.empty(shape, device=device or self.waits_for, dtype=dtype)
-    become = self.cls_to_become
-    persistent = getattr(self, "persistent", None)
-    made = become(made) if persistent is None else become(made, persistent=persistent)
+    made: Any = torch.empty(shape, device=device or self.waits_for, dtype=dtype)
+    if issubclass(self.cls_to_become, torch.nn.Parameter):
+        made = self.cls_to_become(made)
+    else:  # a buffer: a tensor that says so
+        made.persistent, made._is_buffer = self.persistent, True
     torch.utils.swap_tensors(self, made)
 
 

@@ -265,9 +265,10 @@ class Values:
 
     def _outputs(self, out: Any, real: Any) -> None:
         if isinstance(out, FakeTensor):
-            if (
-                out.untyped_storage()._cdata not in self._known or self.get(out) is None
-            ):  # else a view of the known
+            storage = storage_of(out)
+            if storage is None:
+                return
+            if storage._cdata not in self._known or self.get(out) is None:  # else a view of the known
                 self.put(out, real)
         elif isinstance(out, (tuple, list)):
             for fake, value in zip(out, real, strict=True):
