@@ -98,6 +98,10 @@ def _check_steps(program: Program, session: Session, say: Speaker) -> None:
     if len(session.graph):
         if program.marks_steps and not seen and (program.steps > 1 or program.warmup):
             say.warning("no optrace.step() was passed: --steps and --warmup had nothing to count")
+        elif program.marks_steps and 0 < seen < program.warmup + program.steps:
+            say.warning(
+                f"{program.name} took {seen} steps: {seen - program.warmup} of --steps {program.steps} recorded"
+            )
     elif program.marks_steps and seen:
         raise BadInput(
             f"nothing was recorded: {program.name} took {seen} steps, with --warmup {program.warmup}"

@@ -44,9 +44,13 @@ class Verdict:
         graph = (
             f"~{self.graph_us:,.0f} us instead of ~{self.wall_us:,.0f} us" if saved > 0 else "nothing to gain"
         )
+        lifted = (
+            f"a CUDA graph would help ({graph}), fusion alone less"
+            if saved > 0
+            else "too few launches for a CUDA graph to pay, fusion would spare some"
+        )
         return {
-            "launch": f"launch-bound: the GPU waits for the host {share} of the step; "
-            f"a CUDA graph would help ({graph}), fusion alone less",
+            "launch": f"launch-bound: the GPU waits for the host {share} of the step; {lifted}",
             "memory": f"memory-bound: {share} of the step moves bytes; "
             f"fusing neighbours saves traffic, a CUDA graph only launches ({graph})",
             "compute": f"compute-bound: {share} of the step is arithmetic; fusion does not lift that and a CUDA "

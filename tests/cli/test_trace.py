@@ -158,8 +158,9 @@ def test_a_script_marks_its_steps(optrace, write) -> None:
     assert optrace("model.py", "--mode", "cpu", "--warmup", "1", "--steps", "2", "-o", "graph.json").code == 0
     assert ops() == ["aten.mul.Tensor"] * (2 + 3)
     assert graph()["steps"] == 2
-    optrace("model.py", "--mode", "cpu", "--warmup", "3", "--steps", "9", "-o", "graph.json")
+    ran = optrace("model.py", "--mode", "cpu", "--warmup", "3", "--steps", "9", "-o", "graph.json")
     assert graph()["steps"] == 1
+    assert "optrace: model.py took 4 steps: 1 of --steps 9 recorded" in ran.err
 
 
 def test_a_script_without_marks_is_one_trace(optrace, write) -> None:
