@@ -352,9 +352,23 @@ def _cudnn_rnn_backward(
     weight_buf: Tensor,
     hx: Tensor,
     cx: Tensor | None,
-    *rest: Any,
+    output: Tensor,
+    grad_output: Tensor | None,
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: list[int],
+    dropout_state: Tensor | None,
+    reserve: Tensor,
+    mask: list[bool],
 ) -> Any:
-    mask, batch_first, batch_sizes = rest[-1], rest[9], rest[13]
     shape = tuple(input.shape)
     if batch_first and not batch_sizes:
         stride = contiguous((shape[1], shape[0], shape[2]))
