@@ -286,7 +286,9 @@ def test_inference_mode_takes_the_gpus_attention():
 
     with open_session("fake") as session, session.recording():
         program()
-    assert [n.label for n in session.graph if "attention" in n.label] == ["_scaled_dot_product_cudnn_attention"]
+    assert [n.label for n in session.graph if "attention" in n.label] == [
+        "_scaled_dot_product_cudnn_attention"
+    ]
 
 
 def test_streams_of_the_stand_in():
