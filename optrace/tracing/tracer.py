@@ -151,7 +151,7 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
             inputs = self._encode_inputs(func, args, kwargs)
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            self._record(func, inputs, result, sys._getframe(2))
+            self._record(func, inputs, result, sys._getframe())
         return result
 
     def _record(self, func: Any, inputs: _Inputs, result: Any, frame: FrameType) -> None:

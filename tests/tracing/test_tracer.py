@@ -302,3 +302,19 @@ def test_streams_of_the_stand_in():
         program()
     streams = [node.stream for node in session.graph]
     assert streams[0] == streams[-1] == 0 != streams[1]
+
+
+def test_a_call_from_a_thread_with_no_frames_below_it():
+    """As the autograd engine's own threads make them on a GPU."""
+    import _thread
+    import time
+
+    x = torch.ones(2)
+    with open_session("cpu") as session, session.recording():
+        mode = torch.utils._python_dispatch._get_current_dispatch_mode()
+        _thread.start_new_thread(mode.call, (torch.ops.aten.add.Tensor, (x, 1), {}))
+        end = time.monotonic() + 10
+        while not len(session.graph) and time.monotonic() < end:
+            time.sleep(0.01)
+    (node,) = session.graph
+    assert node.source.line is None
