@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optrace.cost.device import peak_flops
+from optrace.cost.peak import Peak, peak_of
 from optrace.cost.pricing import OpCost, PricedGraph, price
 from optrace.cost.profiles import Pricing
 from optrace.diagnosis import Bound, Lesson, Verdict, bound_of, lesson, verdict
@@ -69,6 +70,20 @@ class Report:
     def complete(self) -> bool:
         """Every call was recorded and every call has a launch count and traffic."""
         return self.graph.info.complete and self.totals["launches"].complete
+
+    @cached_property
+    def peak(self) -> Peak:
+        """What is alive when most device memory is allocated."""
+        return peak_of(self.graph, self.priced.memory)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the run fits into the GPU's memory. None: what is allocated would, what the allocator reserves
+        for it would not, and it depends on which unused segments it can give back."""
+        memory, room = self.priced.memory, self.pricing.gpu.memory_bytes
+        if memory.peak > room:
+            return False
+        return True if memory.reserved <= room else None
 
     @property
     def gpu_busy_share(self) -> float | None:

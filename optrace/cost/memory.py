@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from optrace.graph import OpGraph
 
@@ -29,8 +29,9 @@ class MemoryUse:
     ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
     before the first call, ``created`` maps a call to those that it made, ``inside`` to the addresses of its
     temporaries. ``base`` is live before the first call (parameters, inputs, optimizer state), ``peak`` the most
-    that was allocated, reached in call ``peak_call``; ``reserved`` the most that segments took;
-    ``live_after[i]`` what is allocated after call i.
+    that was allocated, reached in call ``peak_call`` (-1: before the first); ``reserved`` the most that segments took;
+    ``live_after[i]`` what is allocated after call i. ``library`` is what libraries keep for themselves, in all
+    of these; ``block_bytes[storage]`` what a storage's block takes.
     """
 
     addresses: dict[int, int]
@@ -42,6 +43,8 @@ class MemoryUse:
     peak_call: int
     reserved: int
     live_after: list[int]
+    library: int = 0
+    block_bytes: dict[int, int] = field(default_factory=dict)
 
 
 class Allocator:
@@ -73,6 +76,10 @@ class Allocator:
         self._is_free[block] = False
         self.allocated += self._size[block]
         return block
+
+    def block_bytes(self, block: int) -> int:
+        """What a block takes: the request rounded up, and what was too small to be split off."""
+        return self._size[block]
 
     def free(self, block: int) -> None:
         """Give a block back; it merges with free neighbours of its segment."""
@@ -132,19 +139,25 @@ class Allocator:
             self._previous[after] = block
 
 
-def memory_use(graph: OpGraph, temporaries: Sequence[Sequence[int]]) -> MemoryUse:
+def memory_use(
+    graph: OpGraph, temporaries: Sequence[Sequence[int]], library: Sequence[int] = ()
+) -> MemoryUse:
     """Replay the run's allocations and frees of device storages through the allocator.
 
-    ``temporaries[i]`` holds the bytes of the temporaries that call i allocates and frees by itself.
+    ``temporaries[i]`` holds the bytes of the temporaries that call i allocates and frees by itself, ``library`` those
+    of the blocks that libraries keep.
     """
     allocator = Allocator()
     blocks: dict[int, int] = {}
     addresses: dict[int, int] = {}
+    block_bytes: dict[int, int] = {}
+    kept = sum(allocator.block_bytes(allocator.allocate(nbytes)) for nbytes in library)
 
     def allocate(storage: int) -> None:
         nbytes = graph.storages[storage].nbytes
         if storage not in addresses and graph.storages[storage].device != "cpu" and nbytes:
-            blocks[storage] = addresses[storage] = allocator.allocate(nbytes)
+            block = blocks[storage] = addresses[storage] = allocator.allocate(nbytes)
+            block_bytes[storage] = allocator.block_bytes(block)
 
     created = _created_by_call(graph)
     made = {storage for storages in created.values() for storage in storages}
@@ -178,7 +191,19 @@ def memory_use(graph: OpGraph, temporaries: Sequence[Sequence[int]]) -> MemoryUs
         for call, storages in created.items()
         if (here := tuple(storage for storage in storages if storage in addresses))
     }
-    return MemoryUse(addresses, standing, placed, used, base, peak, peak_call, allocator.reserved, live_after)
+    return MemoryUse(
+        addresses=addresses,
+        standing=standing,
+        created=placed,
+        inside=used,
+        base=base,
+        peak=peak,
+        peak_call=peak_call,
+        reserved=allocator.reserved,
+        live_after=live_after,
+        library=kept,
+        block_bytes=block_bytes,
+    )
 
 
 def _created_by_call(graph: OpGraph) -> dict[int, list[int]]:

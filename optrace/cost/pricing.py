@@ -12,6 +12,7 @@ from optrace.cost.memory import MemoryUse, memory_use
 from optrace.cost.profiles import Pricing
 from optrace.cost.rules import work_of
 from optrace.cost.work import CostSource, Work
+from optrace.cost.workspaces import library_workspaces
 from optrace.graph import OpGraph
 
 
@@ -71,7 +72,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``."""
     target = pricing.target(graph.info.torch)
     works = [work_of(node, target) for node in graph]
-    memory = memory_use(graph, [work.allocated for work in works])
+    memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
     traffics = _warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):

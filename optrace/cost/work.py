@@ -48,7 +48,7 @@ class Work:
     ``reads`` and ``writes`` hold each operand once. What a call moves besides stands apart: ``rereads``, operand
     bytes that a kernel reads again, tile by tile, because they have left the L2 meanwhile; ``scratch``, the bytes
     of each temporary (a copy in another layout, split-K partial sums), written once and read once within the
-    call, in order of use; ``reserved``, bytes that the call allocates besides and hardly touches.
+    call, in order of use; ``reserved``, bytes that the call allocates besides ``allocated`` temporaries.
     """
 
     kernels: int | None

@@ -25,6 +25,7 @@ def call_details(report: Report, call: int) -> list[str]:
         f"phase {node.phase}, stream {node.stream}",
         *_cost_lines(report, costs_of(report, [call])),
         f"bound: {report.bounds[call]}; price from: {report.costs[call].source}",
+        *_memory_line(report, call),
         *(
             f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"
             for storage in node.freed
@@ -110,6 +111,14 @@ def _place_lines(node: OpNode) -> Iterator[str]:
         yield f"module: {node.module.path} ({node.module.cls}, call {node.module.call})"
     for frame in node.source.frames:
         yield f"{'source' if frame.user else '  in'}: {frame} {frame.function}"
+
+
+def _memory_line(report: Report, call: int) -> Iterator[str]:
+    memory = report.priced.memory
+    if memory.peak:
+        peak = ": the peak is inside it" if call == memory.peak_call else ""
+        share = units.share(memory.live_after[call] / memory.peak)
+        yield f"memory after it: {units.allocated(memory.live_after[call])}, {share} of the peak{peak}"
 
 
 def _cost_lines(report: Report, cost: CostSum) -> Iterator[str]:

@@ -46,6 +46,16 @@ def _document(report: Report) -> dict[str, Any]:
         "totals": _totals(report),
         "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
         "edges": edges,
+        "peak_storages": [
+            {
+                "storage": held.storage,
+                "bytes": held.nbytes,
+                "use": held.use,
+                "born": held.born,
+                "freed": held.freed,
+            }
+            for held in report.peak.holdings
+        ],
         **rest,
     }
 
@@ -111,6 +121,9 @@ def _totals(report: Report) -> dict[str, Any]:
         "peak_call": memory.peak_call if memory.peak_call >= 0 else None,
         "base_bytes": memory.base,
         "reserved_bytes": memory.reserved,
+        "peak_bytes_by_use": report.peak.shares,
+        "library_bytes": memory.library,
+        "fits": report.fits,
         "wall_us": timeline.wall_us,
         "b2b_us": timeline.b2b_us,
         "host_tail_us": timeline.host_tail_us,
@@ -142,6 +155,7 @@ def _pricing_record(priced: Pricing) -> dict[str, Any]:
     return {
         "gpu": priced.gpu.key,
         "gpu_name": priced.gpu.name,
+        "gpu_memory_bytes": priced.gpu.memory_bytes,
         "gpu_measured": priced.gpu.measured,
         "host": priced.host.key,
         "host_measured": priced.host.measured,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from optrace.cost.host import HostTime
+from optrace.cost.peak import Holding
 from optrace.diagnosis import Bound
 from optrace.rendering import units
 from optrace.rendering.sums import CostSum, costs_of, shared_bound
@@ -44,6 +45,26 @@ class TaxLayer:
     us: float
     share: float
     meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeakStorage:
+    """A storage alive at the peak of memory: its name or the call that made it, that call's module path and
+    source line (empty where not known), and its part of the peak, 0 to 1."""
+
+    name: str
+    module: str
+    line: str
+    holding: Holding
+    share: float
+
+    @property
+    def life(self) -> str:
+        """When it was born and freed, in calls: ``%3 to %9``, ``from %3``, ``to %9``; ``all along``."""
+        born, freed = self.holding.born, self.holding.freed
+        if born is None:
+            return "all along" if freed is None else f"to %{freed}"
+        return f"from %{born}" if freed is None else f"%{born} to %{freed}"
 
 
 _TAX_LAYERS: tuple[tuple[str, Callable[[HostTime], float], str], ...] = (
@@ -92,6 +113,24 @@ def top_ops(report: Report, n: int) -> tuple[TopOp, ...]:
         )
         for op in ranked[:n]
     )
+
+
+def peak_storages(report: Report, n: int) -> tuple[PeakStorage, ...]:
+    """The ``n`` largest storages that are alive when most memory is allocated."""
+    return tuple(_peak_storage(report, holding) for holding in report.peak.holdings[:n])
+
+
+def _peak_storage(report: Report, holding: Holding) -> PeakStorage:
+    graph, memory = report.graph, report.priced.memory
+    name = graph.storages[holding.storage].name
+    if holding.born is None:
+        name, module, line = name or "stood before the first call", "", ""
+    else:
+        call, source = graph.module_call(holding.born), graph.source(holding.born).line
+        made = f"%{holding.born} {graph.facts(holding.born).name}"
+        name = f"{name} of {made}" if name else made
+        module, line = call.path if call else "", str(source) if source else ""
+    return PeakStorage(name, module, line, holding, holding.nbytes / memory.peak)
 
 
 def missing_figures(report: Report) -> tuple[str, ...]:
@@ -159,10 +198,28 @@ def _hbm(report: Report) -> Row:
 
 def _peak_memory(report: Report) -> Row:
     memory = report.priced.memory
-    detail = f"{units.allocated(memory.base)} before the first call"
+    detail = f"{memory_verdict(report)}; {units.allocated(memory.base)} before the first call"
     if memory.peak_call >= 0:
         detail += f"; reached at %{memory.peak_call} {report.graph.facts(memory.peak_call).name}"
     return Row("peak memory", units.allocated(memory.peak), detail)
+
+
+def memory_verdict(report: Report) -> str:
+    """Whether the run fits into the GPU's memory."""
+    memory, room = report.priced.memory, units.allocated(report.pricing.gpu.memory_bytes)
+    reserved = f"{units.allocated(memory.reserved)} reserved"
+    if report.fits:
+        return f"fits in {room}: {reserved}"
+    if report.fits is None:
+        return f"may not fit in {room}: {reserved} with what is free between blocks"
+    return f"does not fit in {room}"
+
+
+def _memory_shares(report: Report) -> Row:
+    peak = report.peak
+    total = sum(peak.shares.values())
+    shares = ", ".join(f"{use} {units.share(nbytes / total)}" for use, nbytes in peak.shares.items())
+    return Row("  at the peak", units.counted(len(peak.holdings), "storage"), shares)
 
 
 def _wall(report: Report) -> Row:
@@ -255,6 +312,7 @@ _ROWS: tuple[Callable[[Report], Row], ...] = (
     _launches,
     _hbm,
     _peak_memory,
+    _memory_shares,
     _wall,
     _pace,
     _launch_ceiling,

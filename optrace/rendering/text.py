@@ -14,6 +14,7 @@ from optrace.rendering.details import plain_value, tensor_name
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import (
     missing_figures,
+    peak_storages,
     provenance,
     scoreboard_rows,
     tax_layers,
@@ -23,6 +24,7 @@ from optrace.rendering.scoreboard import (
 from optrace.report import Report
 
 _TOP_OPS = 15
+_TOP_STORAGES = 15
 
 
 def render(report: Report, options: DrawOptions) -> Rendered:  # noqa: ARG001 - a listing is never folded
@@ -49,6 +51,13 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     yield f"top ops by share of the {units.predicted_us(report.timeline.wall_us)} wall clock"
     yield from _table(list(_top_rows(report)), "<>>>>>>>><")
+    yield ""
+    memory = report.priced.memory
+    yield (
+        f"alive at the peak of {units.allocated(memory.peak)} allocated, {units.allocated(memory.reserved)} reserved"
+    )
+    yield from _table(list(_memory_rows(report)), "<>><<<<")
+    yield ""
     yield from (*info.notes, *missing_figures(report), *provenance(report))
     yield ""
     yield "every call in order: what it gives, its part of the wall clock, what bounds it"
@@ -72,6 +81,28 @@ def _top_rows(report: Report) -> Iterator[tuple[str, ...]]:
             units.UNKNOWN if cost.uncounted_flops == cost.calls else units.flop(cost.flops),
             top.bound,
         )
+
+
+def _memory_rows(report: Report) -> Iterator[tuple[str, ...]]:
+    yield ("  storage", "bytes", "share", "use", "alive", "module", "line")
+    peak = report.peak
+    for row in peak_storages(report, _TOP_STORAGES):
+        held = row.holding
+        size, share = units.allocated(held.nbytes), units.share(row.share)
+        yield (f"  {row.name}", size, share, held.use, row.life, row.module, row.line)
+    rest = peak.holdings[_TOP_STORAGES:]
+    if rest:
+        nbytes = sum(held.nbytes for held in rest)
+        size, share = units.allocated(nbytes), units.share(nbytes / report.priced.memory.peak)
+        yield (f"  {units.counted(len(rest), 'more storage')}", size, share, "", "", "", "")
+    workspace = peak.shares.get("workspace")
+    if workspace:
+        library = report.priced.memory.library
+        kept = f"{units.allocated(library)} kept by cuBLAS" if library else ""
+        inside = f"{units.allocated(workspace - library)} within the call" if workspace > library else ""
+        share = units.share(workspace / report.priced.memory.peak)
+        said = ", ".join(part for part in (kept, inside) if part)
+        yield ("  no storage", units.allocated(workspace), share, "workspace", said, "", "")
 
 
 def _listing(report: Report) -> Iterator[tuple[str, ...]]:

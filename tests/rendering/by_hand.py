@@ -10,7 +10,7 @@ import msgspec
 from optrace.cost.device import DeviceTime, Roof
 from optrace.cost.host import HostTime
 from optrace.cost.l2 import Traffic
-from optrace.cost.memory import MemoryUse
+from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph
 from optrace.cost.profiles import Pricing, find_gpu, find_host
 from optrace.cost.work import Access, CostSource, Work
@@ -138,17 +138,7 @@ class HandGraph:
             last = out
 
     def report(self) -> Report:
-        memory = MemoryUse(
-            addresses={},
-            standing=(),
-            created={},
-            inside={},
-            base=20480,
-            peak=1 << 20,
-            peak_call=len(self.graph) - 1,
-            reserved=2 << 20,
-            live_after=[0] * len(self.graph),
-        )
+        memory = memory_use(self.graph, [()] * len(self.graph))
         priced = PricedGraph(self.graph, Pricing(GPU, HOST), tuple(self.costs), memory)
         tasks = [
             Task(cost.host, cost.launches or 0, cost.device_us or 0.0, host_wait=cost.work.host_wait)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import pytest
 
 from optrace.rendering import missing_figures, provenance, scoreboard_rows, tax_layers, top_ops, verdict_line
+from optrace.rendering.scoreboard import peak_storages
 from tests.rendering.by_hand import HandGraph
 
 
@@ -66,6 +70,44 @@ def test_the_tax_has_four_layers(toy: HandGraph) -> None:
         ("launch", 6 * 4.0),
     ]
     assert sum(layer.share for layer in layers) == pytest.approx(1.0)
+
+
+def test_the_memory_at_the_peak_by_use(toy: HandGraph) -> None:
+    # x, h, y, z of 8 x 64 floats, the weight of 64 x 64, a scalar in a block of 512 bytes.
+    rows = {row.label: row for row in scoreboard_rows(toy.report())}
+    total = 4 * 2048 + 16384 + 512
+    assert rows["peak memory"].value == f"{total / 1024:.1f} KiB"
+    assert rows["  at the peak"].value == "6 storages"
+    shares = [round(100 * part / total, 1) for part in (16384, 2048, 3 * 2048 + 512)]
+    assert shares == [65.3, 8.2, 26.5]
+    assert rows["  at the peak"].detail == "parameters 65 %, inputs 8.2 %, temporaries 27 %"
+
+
+@pytest.mark.parametrize(
+    ("gpu_bytes", "fits", "said"),
+    [
+        (2 << 20, True, "fits in 2 MiB: 2 MiB reserved"),
+        ((2 << 20) - 1, None, "may not fit in 2 MiB: 2 MiB reserved with what is free between blocks"),
+        (20_000, False, "does not fit in 19.5 KiB"),
+    ],
+)
+def test_whether_it_fits(toy: HandGraph, gpu_bytes: int, fits: bool | None, said: str) -> None:
+    report = toy.report()
+    gpu = msgspec.structs.replace(report.pricing.gpu, memory_bytes=gpu_bytes)
+    pricing = dataclasses.replace(report.pricing, gpu=gpu)
+    report = dataclasses.replace(report, priced=dataclasses.replace(report.priced, pricing=pricing))
+    assert report.fits is fits
+    rows = {row.label: row for row in scoreboard_rows(report)}
+    assert rows["peak memory"].detail.startswith(said + ";")
+
+
+def test_what_is_alive_at_the_peak_says_who_made_it(toy: HandGraph) -> None:
+    weight, x, h, *_ = peak_storages(toy.report(), 9)
+    assert (weight.name, weight.life, weight.line) == ("Block.fc.weight", "all along", "")
+    assert (x.name, x.holding.use) == ("x", "inputs")
+    assert (h.name, h.module, h.line) == ("%1 aten.mm.default", "Block.fc", "/home/me/toy.py:4")
+    assert h.life == "from %1"
+    assert h.share == 2048 / (4 * 2048 + 16384 + 512)
 
 
 def test_a_run_of_nothing_has_a_scoreboard() -> None:

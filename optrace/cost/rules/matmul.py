@@ -171,6 +171,7 @@ def _product(
             *(tensor.numel * tensor.itemsize for tensor in copied),
             *((made.workspace_elements * 4,) if made.workspace_elements else ()),
         ),
+        reserved=sum(tensor.numel * tensor.itemsize for tensor in copied),
     )
 
 
