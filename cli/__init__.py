@@ -3,7 +3,8 @@
 | module | holds |
 |---|---|
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
-| `trace`, `gpus` | one command each |
+| `trace`, `diff`, `scoreboard`, `accuracy`, `gpus` | one command each |
+| `recorded` | recorded graphs with their titles |
 | `options` | choices, and help by groups of options |
 | `recording` | a program run under the recorder |
 | `speaker` | what is said and what `--quiet` keeps back |
