@@ -3,8 +3,9 @@
 | module | holds |
 |---|---|
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
-| `trace`, `diff`, `scoreboard`, `accuracy`, `gpus` | one command each |
-| `recorded` | recorded graphs with their titles |
+| `trace`, `check`, `diff`, `scoreboard`, `accuracy`, `gpus` | one command each |
+| `target` | a program to run or a recorded graph, as its report |
+| `recorded` | several recorded graphs with their titles |
 | `options` | choices, and help by groups of options |
 | `recording` | a program run under the recorder |
 | `speaker` | what is said and what `--quiet` keeps back |

@@ -17,6 +17,7 @@ from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, tell
 #: Command: what it does. Anything else is an argument of ``DEFAULT``.
 COMMANDS: Mapping[str, str] = {
     "trace": "run a program, price its ops, draw the graph (the default)",
+    "check": "hold a program against a budget of launches, bytes, memory, waits and findings",
     "diff": "what changed between two recorded graphs: figures, and ops that came, went or moved",
     "scoreboard": "a line a recorded graph: passes over one program, falling line by line",
     "accuracy": "price recorded programs and lay what was measured beside",

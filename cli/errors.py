@@ -3,7 +3,7 @@
 | code | |
 |---|---|
 | 0 | done |
-| 1 | the program raised while it was traced; what was recorded before is written, marked partial |
+| 1 | the program raised while it was traced; what was recorded before is written, marked partial. Of a check: the run is over its budget |
 | 2 | bad input: nothing was recorded, nothing was written |
 | 130 | interrupted; what was recorded before is written, marked partial |
 """
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 DONE = 0
 PROGRAM_RAISED = 1
+OVER_BUDGET = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 

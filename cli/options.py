@@ -1,10 +1,13 @@
-"""Choices that the command line knows without importing torch, and help by groups of options."""
+"""Choices that the command line knows without importing torch, options that several commands take, and help by
+groups of options."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
 
@@ -30,6 +33,38 @@ class Assume(StrEnum):
     ERROR = "error"
     ZERO = "zero"
     WORST = "worst"
+
+
+# Options under a heading of the help text.
+_running = partial(typer.Option, rich_help_panel="Running")
+_model = partial(typer.Option, rich_help_panel="Model and inputs")
+_price = partial(typer.Option, rich_help_panel="Prices")
+
+ModeOption = Annotated[
+    Mode, _running(help="cuda: run on a GPU; fake: compute nothing, needs none; cpu: compute on the CPU")
+]
+DeviceOption = Annotated[Device, _running(help="where to put a model and its inputs")]
+AssumeOption = Annotated[Assume, _running(help="what .item() answers in fake mode")]
+StepsOption = Annotated[int, _running(metavar="N", help="steps to record")]
+WarmupOption = Annotated[
+    int | None,
+    _running(metavar="N", help="steps to run before, unrecorded  [default: 1 with --train, else 0]"),
+]
+TrainOption = Annotated[bool, _model("--train", help="loss, backward and an optimizer step too")]
+OptimizerOption = Annotated[str, _model(metavar="NAME", help="adamw, sgd, adam, ...")]
+DtypeOption = Annotated[
+    str | None, _model(metavar="DTYPE", help="of weights and inputs; with --autocast, the dtype to cast to")
+]
+AutocastOption = Annotated[bool, _model("--autocast", help="run the forward pass under torch.autocast")]
+NoGradOption = Annotated[bool, _model("--no-grad", help="run the forward pass under torch.no_grad")]
+BatchOption = Annotated[int | None, _model(metavar="N", help="call get_inputs(batch=N)")]
+GpuOption = Annotated[
+    str | None, _price(metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]")
+]
+HostOption = Annotated[str | None, _price(metavar="NAME", help="host profile")]
+DispatchOption = Annotated[float | None, _price(metavar="US", help="host time to dispatch an op")]
+LaunchOption = Annotated[float | None, _price(metavar="US", help="host time to launch a kernel")]
+BandwidthOption = Annotated[float | None, _price(metavar="TB/S", help="memory bandwidth")]
 
 
 class ProgramCommand(TyperCommand):

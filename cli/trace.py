@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .dispatch import other_commands
-from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, bad_input
-from .options import Assume, Device, Mode, ProgramCommand
-from .recording import choose_pricing, priced_for, record
+from .errors import bad_input
+from .options import (
+    Assume,
+    AssumeOption,
+    AutocastOption,
+    BandwidthOption,
+    BatchOption,
+    Device,
+    DeviceOption,
+    DispatchOption,
+    DtypeOption,
+    GpuOption,
+    HostOption,
+    LaunchOption,
+    Mode,
+    ModeOption,
+    NoGradOption,
+    OptimizerOption,
+    ProgramCommand,
+    StepsOption,
+    TrainOption,
+    WarmupOption,
+)
 from .speaker import Speaker
-
-if TYPE_CHECKING:
-    from optrace.report import Report
+from .target import report_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-# Options under a heading of the help text.
-_running = partial(typer.Option, rich_help_panel="Running")
-_model = partial(typer.Option, rich_help_panel="Model and inputs")
-_price = partial(typer.Option, rich_help_panel="Prices")
 
 
 def _version(wanted: bool) -> None:
@@ -60,32 +71,22 @@ def trace(
         int | None, typer.Option(metavar="N", help="fold a picture that would pass N nodes")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
-    mode: Annotated[
-        Mode, _running(help="cuda: run on a GPU; fake: compute nothing, needs none; cpu: compute on the CPU")
-    ] = Mode.AUTO,
-    device: Annotated[Device, _running(help="where to put a model and its inputs")] = Device.CUDA,
-    assume: Annotated[Assume, _running(help="what .item() answers in fake mode")] = Assume.ERROR,
-    steps: Annotated[int, _running(metavar="N", help="steps to record")] = 1,
-    warmup: Annotated[
-        int | None,
-        _running(metavar="N", help="steps to run before, unrecorded  [default: 1 with --train, else 0]"),
-    ] = None,
-    train: Annotated[bool, _model("--train", help="loss, backward and an optimizer step too")] = False,
-    optimizer: Annotated[str, _model(metavar="NAME", help="adamw, sgd, adam, ...")] = "adamw",
-    dtype: Annotated[
-        str | None,
-        _model(metavar="DTYPE", help="of weights and inputs; with --autocast, the dtype to cast to"),
-    ] = None,
-    autocast: Annotated[bool, _model("--autocast", help="run the forward pass under torch.autocast")] = False,
-    no_grad: Annotated[bool, _model("--no-grad", help="run the forward pass under torch.no_grad")] = False,
-    batch: Annotated[int | None, _model(metavar="N", help="call get_inputs(batch=N)")] = None,
-    gpu: Annotated[
-        str | None, _price(metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]")
-    ] = None,
-    host: Annotated[str | None, _price(metavar="NAME", help="host profile")] = None,
-    dispatch_us: Annotated[float | None, _price(metavar="US", help="host time to dispatch an op")] = None,
-    launch_us: Annotated[float | None, _price(metavar="US", help="host time to launch a kernel")] = None,
-    bandwidth_tb: Annotated[float | None, _price(metavar="TB/S", help="memory bandwidth")] = None,
+    mode: ModeOption = Mode.AUTO,
+    device: DeviceOption = Device.CUDA,
+    assume: AssumeOption = Assume.ERROR,
+    steps: StepsOption = 1,
+    warmup: WarmupOption = None,
+    train: TrainOption = False,
+    optimizer: OptimizerOption = "adamw",
+    dtype: DtypeOption = None,
+    autocast: AutocastOption = False,
+    no_grad: NoGradOption = False,
+    batch: BatchOption = None,
+    gpu: GpuOption = None,
+    host: HostOption = None,
+    dispatch_us: DispatchOption = None,
+    launch_us: LaunchOption = None,
+    bandwidth_tb: BandwidthOption = None,
     version: Annotated[  # noqa: ARG001 - its callback answers
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print versions and exit")
     ] = False,
@@ -120,19 +121,9 @@ def trace(
         "launch_us": launch_us,
         "bandwidth_tb_s": bandwidth_tb,
     }
-    given = {name: value for name, value in prices.items() if value is not None}
-    code = DONE
-    if target.endswith(".json"):
-        _refuse_program_options(ctx, [*place, *options])
-        report = _read(target, given, say)
-    else:
-        chosen = choose_pricing(given, mode.value, say)
-        graph, code = record(target, options | {"args": ctx.obj or ()}, place, chosen, say)
-        if not len(graph):
-            return INTERRUPTED if code == INTERRUPTED else BAD_INPUT
-        from optrace.report import report as price
-
-        report = price(graph, chosen)
+    report, code = report_of(target, ctx, place, options, prices, say)
+    if report is None:
+        return code
     say.report(report, top)
     for file in files:
         with bad_input(RenderError):
@@ -141,28 +132,3 @@ def trace(
         for note in notes:
             say.line(f"  {note}")
     return code
-
-
-def _read(target: str, prices: dict[str, Any], say: Speaker) -> Report:
-    """A recorded graph, priced again."""
-    from optrace.graph import GraphFormatError
-    from optrace.rendering import read_report
-
-    with bad_input(GraphFormatError, ValueError):
-        report = read_report(target, **prices)
-    info = report.graph.info
-    say.line(f"{target}: {info.program or 'a program'}, recorded in {info.mode} mode with torch {info.torch}")
-    say.line(priced_for(report.pricing))
-    return report
-
-
-def _refuse_program_options(ctx: typer.Context, names: Sequence[str]) -> None:
-    """Options that were given and say nothing about a recorded graph."""
-    target = ctx.params["target"]
-    for name in names:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} is about running a program, and {target} is a recorded graph")
-    if ctx.obj is not None:
-        raise BadInput(f"arguments after -- are a program's, and {target} is a recorded graph")

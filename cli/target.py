@@ -1,0 +1,65 @@
+"""A target as commands take it: a program to run under the recorder, or a recorded graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, bad_input
+from .recording import choose_pricing, priced_for, record
+from .speaker import Speaker
+
+if TYPE_CHECKING:
+    from optrace.report import Report
+
+
+def report_of(
+    target: str,
+    ctx: typer.Context,
+    place: dict[str, Any],
+    options: dict[str, Any],
+    prices: dict[str, Any],
+    say: Speaker,
+) -> tuple[Report | None, int]:
+    """The target's report and an exit code; no report where nothing was recorded.
+
+    ``place`` are options of ``open_session``, ``options`` those of ``optrace.program.Options``, ``prices`` those of
+    ``pricing``, None where not given.
+    """
+    given = {name: value for name, value in prices.items() if value is not None}
+    if target.endswith(".json"):
+        _refuse_program_options(target, ctx, [*place, *options])
+        return _read(target, given, say), DONE
+    chosen = choose_pricing(given, place["mode"], say)
+    graph, code = record(target, options | {"args": ctx.obj or ()}, place, chosen, say)
+    if not len(graph):
+        return None, INTERRUPTED if code == INTERRUPTED else BAD_INPUT
+    from optrace.report import report
+
+    return report(graph, chosen), code
+
+
+def _read(target: str, prices: dict[str, Any], say: Speaker) -> Report:
+    """A recorded graph, priced again with the prices given; what it is, is said."""
+    from optrace.graph import GraphFormatError
+    from optrace.rendering import read_report
+
+    with bad_input(GraphFormatError, ValueError):
+        report = read_report(target, **prices)
+    info = report.graph.info
+    say.line(f"{target}: {info.program or 'a program'}, recorded in {info.mode} mode with torch {info.torch}")
+    say.line(priced_for(report.pricing))
+    return report
+
+
+def _refuse_program_options(target: str, ctx: typer.Context, names: Sequence[str]) -> None:
+    """Raises ``BadInput`` for options that were given and say nothing about a recorded graph."""
+    for name in names:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} is about running a program, and {target} is a recorded graph")
+    if ctx.obj is not None:
+        raise BadInput(f"arguments after -- are a program's, and {target} is a recorded graph")

@@ -1,0 +1,5 @@
+"""The rules, a module a subject."""
+
+from optrace.diagnosis.findings.rules import syncs
+
+__all__ = ["syncs"]

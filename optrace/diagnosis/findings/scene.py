@@ -1,0 +1,207 @@
+"""A run as the rules look at it: who made what, who uses it, where a call stands, what it would cost otherwise.
+
+Everything is computed when first asked for, in one pass over the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from optrace.cost.device import device_time
+from optrace.cost.host import HostTime
+from optrace.cost.work import Access, KernelKind, Work
+from optrace.diagnosis.compare import folded
+from optrace.diagnosis.run import Run
+from optrace.graph import Frame, OpNode, TensorMeta
+from optrace.graph.opgraph import WRITES
+from optrace.timeline import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call stands: the line that makes it, torch's own files apart, and its module, layers folded."""
+
+    line: Frame | None
+    module: str
+
+
+class Scene:
+    """One run. Calls are numbers; a source of -1 is what stood before the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.graph = run.priced.graph
+        self.costs = run.priced.costs
+        self.spans = run.timeline.spans
+        self.gpu = run.priced.pricing.gpu
+        self.host = run.priced.pricing.host
+        self._nodes: dict[int, OpNode] = {}
+        self._lines: dict[int, Frame | None] = {}
+        self._paths: dict[int, str] = {-1: ""}
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+    # -- a call ------------------------------------------------------------------------------------
+
+    def node(self, call: int) -> OpNode:
+        node = self._nodes.get(call)
+        if node is None:
+            node = self._nodes[call] = self.graph[call]
+        return node
+
+    def name(self, call: int) -> str:
+        """``add`` of ``aten.add_.Tensor``: the op without namespace, overload and the mark of writing in place."""
+        label = self.graph.facts(call).label
+        return label if label.startswith("_") else label.rstrip("_")
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        return [self.name(call) for call in range(len(self))]
+
+    def calls_of(self, *names: str) -> list[int]:
+        """Calls of ops with one of these names, in order."""
+        return sorted(call for name in names for call in self._by_name.get(name, ()))
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for call, name in enumerate(self.names):
+            found.setdefault(name, []).append(call)
+        return found
+
+    def place(self, call: int) -> Place:
+        row = self.graph.source_of(call)
+        if row not in self._lines:
+            frames = self.graph.source(call).frames
+            own = (frame for frame in frames if not frame.file.startswith(("torch/", "torch\\")))
+            self._lines[row] = next(own, None)
+        return Place(self._lines[row], self.module(call))
+
+    def module(self, call: int) -> str:
+        """The call's module path with ``*`` for layer numbers."""
+        row = self.graph.module_of(call)
+        if row not in self._paths:
+            self._paths[row] = folded(self.graph.module_calls[row].path)
+        return self._paths[row]
+
+    def launches(self, call: int) -> int:
+        return self.costs[call].launches or 0
+
+    def wall_us(self, calls: Iterable[int]) -> float:
+        return sum(self.spans[call].wall_us for call in calls)
+
+    def is_pointwise(self, call: int) -> bool:
+        """An elementwise kernel: each element of the result from those at its place in the operands."""
+        return (
+            self.costs[call].work.kind == "elementwise"
+            and self.launches(call) == 1
+            and "pointwise" in self.graph.facts(call).tags
+        )
+
+    @cached_property
+    def trains(self) -> bool:
+        """The run has a backward pass."""
+        return any(self.graph.phase(call) == "backward" for call in range(len(self)))
+
+    # -- who made what -----------------------------------------------------------------------------
+
+    @cached_property
+    def sources(self) -> Sequence[tuple[int, ...]]:
+        """For each call the calls that last wrote its operands, views looked through: a number an operand."""
+        self._follow()
+        return self._sources
+
+    @cached_property
+    def users(self) -> Sequence[Sequence[int]]:
+        """For each call those that use what it wrote, views left out, each once."""
+        self._follow()
+        return self._users
+
+    @cached_property
+    def versions(self) -> Sequence[tuple[int, ...]]:
+        """For each call how often the storage of each operand had been written before."""
+        self._follow()
+        return self._versions
+
+    def _follow(self) -> None:
+        graph = self.graph
+        writer: dict[int, int] = {}
+        version: dict[int, int] = {}
+        self._sources: list[tuple[int, ...]] = []
+        self._versions: list[tuple[int, ...]] = []
+        users: list[dict[int, None]] = [{} for _ in range(len(self))]
+        for call in range(len(self)):
+            storages = [graph.tensor_storage(tensor) for tensor in graph.operands(call)]
+            sources = tuple(writer.get(storage, -1) for storage in storages)
+            self._sources.append(sources)
+            self._versions.append(tuple(version.get(storage, 0) for storage in storages))
+            if graph.is_view(call):
+                continue
+            for source in sources:
+                if source >= 0:
+                    users[source][call] = None
+            for storage, flag in zip(storages, graph.operand_flags(call), strict=True):
+                if flag & WRITES and storage >= 0:
+                    writer[storage] = call
+                    version[storage] = version.get(storage, 0) + 1
+            given = set(storages)
+            for tensor in graph.outputs(call):
+                storage = graph.tensor_storage(tensor)
+                if storage >= 0 and storage not in given:
+                    writer[storage] = call
+        self._users: list[Sequence[int]] = [tuple(found) for found in users]
+
+    def source(self, call: int, operand: int = 0) -> int:
+        """The call that made an operand, or -1."""
+        sources = self.sources[call]
+        return sources[operand] if operand < len(sources) else -1
+
+    def storage_of(self, call: int, operand: int = 0) -> int:
+        return self.graph.tensor_storage(self.graph.operands(call)[operand])
+
+    # -- what it would cost otherwise --------------------------------------------------------------
+
+    def task(self, call: int) -> Task:
+        """A call as the replay saw it."""
+        cost = self.costs[call]
+        return Task(
+            host=cost.host,
+            launches=cost.launches or 0,
+            device_us=cost.device_us or 0.0,
+            stream=self.graph.stream(call),
+            host_wait=cost.work.host_wait,
+        )
+
+    def retimed(self, call: int, device_us: float, launches: int | None = None) -> Task:
+        """A call with other device time, and other launches where that is given."""
+        task = self.task(call)
+        if launches is None or launches == task.launches:
+            return replace(task, device_us=device_us)
+        each = self.host.launch_us
+        host = replace(task.host, launch_us=launches * each)
+        return replace(task, host=host, launches=launches, device_us=device_us)
+
+    def one_call(self, call: int, device_us: float, launches: int = 1) -> Task:
+        """Another op in a call's place: the host time of any op where this one stands."""
+        own = self.costs[call].host
+        host = HostTime(own.python_us, own.autograd_us, self.host.dispatch_us, launches * self.host.launch_us)
+        return Task(host, launches, device_us, self.graph.stream(call))
+
+    def streaming_us(self, nbytes: float) -> float:
+        """Device time of one vectorized pointwise kernel that moves so many bytes."""
+        return self.device_us(pointwise_work(int(nbytes)), int(nbytes))
+
+    def device_us(self, work: Work, hbm_bytes: int) -> float:
+        """Device time of other work that moves ``hbm_bytes`` through HBM."""
+        time = device_time(work, hbm_bytes, self.gpu)
+        return 0.0 if time is None else time.us
+
+
+def pointwise_work(nbytes: int, kind: KernelKind = "elementwise") -> Work:
+    """One kernel that passes over ``nbytes`` of contiguous bfloat16."""
+    shape = (max(1, nbytes // 2),)
+    tensor = TensorMeta(shape, (1,), "bfloat16", "cuda:0", -1, nbytes, 0, -1)
+    return Work(kernels=1, reads=(Access(tensor, nbytes),), flops=shape[0], kind=kind, math_dtype="bfloat16")

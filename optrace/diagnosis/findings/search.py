@@ -1,0 +1,84 @@
+"""All rules over a run: occurrences grouped by place, weighed by wall time, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optrace.diagnosis.findings import rules as _rules  # noqa: F401 - fills the table
+from optrace.diagnosis.findings.finding import SEVERITIES, Finding, Hit, Severity
+from optrace.diagnosis.findings.scene import Place, Scene
+from optrace.diagnosis.findings.table import KINDS, Kind
+from optrace.diagnosis.run import Run
+from optrace.timeline import Task, simulate
+
+#: Replays of the whole run that claims may take: so many calls in all, and at least so many findings.
+_REPLAYED_CALLS = 1_000_000
+_REPLAYED_FINDINGS = 8
+
+
+def find(run: Run) -> tuple[Finding, ...]:
+    """What is worth changing, by the wall time that it is about.
+
+    A claim is the replay of the run with and without the change. In a very long run only the findings that take most
+    of the wall clock are replayed; the others claim nothing.
+    """
+    scene = Scene(run)
+    groups: list[tuple[Kind, Place, list[Hit]]] = []
+    for kind in KINDS.values():
+        places: dict[Place, list[Hit]] = {}
+        for hit in kind.rule(scene):
+            places.setdefault(scene.place(hit.calls[0]), []).append(hit)
+        groups += [(kind, place, hits) for place, hits in places.items()]
+    groups.sort(key=lambda group: -scene.wall_us(_calls(group[2])))
+    replays = max(_REPLAYED_FINDINGS, _REPLAYED_CALLS // max(1, len(scene)))
+    found = [
+        _finding(scene, kind, place, hits, replay=number < replays)
+        for number, (kind, place, hits) in enumerate(groups)
+    ]
+    return tuple(sorted(found, key=lambda finding: (-_weight(finding), finding.leads)))
+
+
+def _calls(hits: Sequence[Hit]) -> list[int]:
+    return sorted({call for hit in hits for call in hit.calls})
+
+
+def _finding(scene: Scene, kind: Kind, place: Place, hits: Sequence[Hit], *, replay: bool) -> Finding:
+    calls = _calls(hits)
+    instead: dict[int, Task | None] = {}
+    for hit in hits:
+        instead.update(hit.instead or {})
+    saves = _saved_us(scene, instead) if instead and replay else None
+    wall_us = scene.wall_us(calls)
+    return Finding(
+        kind=kind.name,
+        title=kind.title,
+        severity=_severity(saves if saves is not None else wall_us, scene.run.timeline.wall_us),
+        module=place.module,
+        source=place.line,
+        why=hits[0].why,
+        change=hits[0].change,
+        leads=tuple(hit.calls[0] for hit in hits),
+        calls=tuple(calls),
+        wall_us=wall_us,
+        saves_us=saves,
+    )
+
+
+def _saved_us(scene: Scene, instead: dict[int, Task | None]) -> float:
+    """What the replay takes less with some calls gone or made otherwise."""
+    tasks = []
+    for call in range(len(scene)):
+        task = instead[call] if call in instead else scene.task(call)
+        if task is not None:
+            tasks.append(task)
+    changed = simulate(tasks, sync_us=scene.host.sync_us, queue_depth=scene.host.queue_depth)
+    return max(0.0, scene.run.timeline.wall_us - changed.wall_us)
+
+
+def _weight(finding: Finding) -> float:
+    return finding.wall_us if finding.saves_us is None else finding.saves_us
+
+
+def _severity(us: float, wall_us: float) -> Severity:
+    share = us / wall_us if wall_us else 0.0
+    return next(severity for severity, least in SEVERITIES if share >= least)
