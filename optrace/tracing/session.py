@@ -156,9 +156,7 @@ class Session:
     def _note_guesses(self, stand_in: StandIn) -> None:
         guesses: dict[str, int] = {}
         for guess in stand_in.guesses:
-            guesses[f"{guess.op} was told {guess.value}"] = (
-                guesses.get(f"{guess.op} was told {guess.value}", 0) + 1
-            )
+            guesses[str(guess)] = guesses.get(str(guess), 0) + 1
         for text, count in guesses.items():
             self._tracer.mark_incomplete(f"guess: {text}" + (f" ({count} times)" if count > 1 else ""))
         stand_in.guesses.clear()

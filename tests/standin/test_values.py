@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from optrace.tracing.standin import NoFakeError, UnknownValueError, standin
+from optrace.tracing.standin import UnknownValueError, standin
 from tests.standin.recording import names
 
 
@@ -55,8 +55,10 @@ def test_random_numbers_on_the_host_steer_the_program(gpu):
 
 
 def test_unknown_value_stops_by_default_and_names_the_way_out(gpu):
-    with pytest.raises(UnknownValueError, match="assume='zero' or 'worst'"):
+    with pytest.raises(UnknownValueError) as error:
         torch.randn(3, device="cuda").sum().item()
+    for way in ("test_values.py:", "--mode cpu", "mode='cpu'", "--assume zero", "assume='zero'"):
+        assert way in str(error.value)
     assert gpu.guesses == []
 
 
@@ -94,15 +96,6 @@ def test_gradient_scaling_assumes_an_ordinary_step_and_says_so(gpu):
     assert "_amp_foreach_non_finite_check_and_unscale_" in calls
     assert "_foreach_add_.List" in calls  # the optimizer did step
     assert {g.op for g in gpu.guesses} == {"aten._amp_foreach_non_finite_check_and_unscale_.default"}
-
-
-def test_op_without_a_fake_names_itself_and_the_way_out(gpu):
-    @torch.library.custom_op("standin_test::opaque", mutates_args=())
-    def opaque(x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    with pytest.raises(NoFakeError, match=r'register_fake\("standin_test::opaque"\)'):
-        opaque(torch.randn(2, device="cuda"))
 
 
 def test_exceptions_raised_during_backward_arrive(gpu):

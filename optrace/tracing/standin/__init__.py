@@ -19,11 +19,13 @@ the results beside them. The pieces:
 | `attention`, `normalization`, `recurrent`, `softmax` | the choice between cuDNN, flash and torch's own kernels |
 | `autocast` | CUDA's autocast lists |
 | `cuda_api` | the answers of `torch.cuda` |
+| `from_host` | the copy of Python's numbers to the GPU, which nobody sees |
 | `initialization` | fillers of `torch.nn.init` |
 | `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
 | `shapes`, `layout` | what CUDA's own ops return |
 | `values`, `unknown` | contents of small tensors, and answers for those that are not known |
 | `contents`, `equivalents`, `cpu_attention`, `cpu_recurrent` | contents of all tensors, computed by the CPU, where they are wanted |
+| `opaque` | the results of ops that torch cannot look into, launches of Triton kernels |
 | `modules`, `lazy` | parameters that keep their identity when a module is moved; uninitialized ones |
 | `optimizers` | the types that optimizers take fast paths for |
 | `patches` | the one mechanism by which names of torch are replaced and restored |
@@ -47,10 +49,12 @@ from optrace.tracing.standin import (
     backend,
     backward,
     cuda_api,
+    from_host,
     initialization,
     kernels,
     lazy,
     modules,
+    opaque,
     optimizers,
     streams,
     tensors,
@@ -154,8 +158,10 @@ def standin(
         stack.enter_context(activated(device))
         stack.enter_context(streams.fresh())
         stack.enter_context(applied(rows))
+        stack.enter_context(opaque.triton_kernels())
         # Backward in the caller's thread: torch loses exceptions that a mode raises in a device's own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(from_host.into(mode, mode.values))
         stack.enter_context(DeviceNames(mode))
         stack.enter_context(mode)
         yield handle

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _device as default_device
 from torch.utils._device import DeviceContext, _device_constructors
 
-from optrace.tracing.standin.device import BACKEND, names_gpu, parse, to_backend
+from optrace.tracing.standin.device import BACKEND, parse, to_backend
 from optrace.tracing.standin.mode import StandInMode
 from optrace.tracing.standin.patches import Patch
 
@@ -115,48 +115,8 @@ def _type(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return func(*args, **kwargs)
 
 
-def _from_data(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.tensor(data)`, `torch.as_tensor(data)`: numbers go to the GPU unseen, then one `lift_fresh` is seen.
-
-    On a GPU the copy from the host happens below the modes. torch's fake mode shows it, to keep the driver out.
-    """
-    data = args[0] if args else kwargs.get("data")
-    device = kwargs.get("device")
-    if device is None:
-        device = default_device.CURRENT_DEVICE
-    if device is None or not names_gpu(device) or _holds_tensor(data):
-        return _factory(mode, func, args, kwargs)
-    return _lifted(mode, data, kwargs)
-
-
-def _new_tensor(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`Tensor.new_tensor(data)`: like `torch.tensor`, on the tensor's device and of its dtype unless named."""
-    like, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
-    device = kwargs.get("device", like.device)
-    if not names_gpu(device) or _holds_tensor(data):
-        return func(*args, **{**kwargs, "device": parse(device)})
-    return _lifted(mode, data, {"dtype": like.dtype, **kwargs})
-
-
-def _lifted(mode: StandInMode, data: Any, kwargs: dict[str, Any]) -> Any:
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        real = torch.tensor(data, dtype=kwargs.get("dtype"))
-        fake = mode.wrap_real(real, torch.device(BACKEND, 0))
-    out = torch.ops.aten.lift_fresh.default(fake)
-    return out.requires_grad_() if kwargs.get("requires_grad") else out
-
-
-def _holds_tensor(data: Any) -> bool:
-    if isinstance(data, (list, tuple)):
-        return any(_holds_tensor(d) for d in data)
-    return isinstance(data, torch.Tensor)
-
-
 _SPECIAL: dict[Any, Call] = {
     **dict.fromkeys(_device_constructors(), _factory),
-    torch.tensor: _from_data,
-    torch.as_tensor: _from_data,
-    torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.to: _to,
     torch.Tensor.type: _type,
     torch.Tensor.cuda: _cuda,

@@ -3,12 +3,14 @@
 # mypy: disable-error-code="no-untyped-call"
 """Kernels that the dispatcher needs for the backend, registered once in a process through `torch.library`.
 
-Three kinds:
+Five kinds:
 - composite ops that CUDA handles in a way of its own (attention, batch norm, recurrent networks): our function
   takes the place of torch's decomposition and calls the op that CUDA would call;
 - ops that have both a CUDA kernel and a decomposition: with no kernel for the backend the dispatcher would
   decompose them, so they get a placeholder, which never runs because fake tensors stop one step above it;
-- autocast's lists.
+- what copies numbers from Python to the GPU (`from_host`);
+- autocast's lists;
+- the op that stands for a Triton kernel (`opaque`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from optrace.tracing.standin import attention, autocast, normalization, recurrent, softmax
+from optrace.tracing.standin import attention, autocast, from_host, normalization, opaque, recurrent, softmax
 
 COMPOSITES: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention.scaled_dot_product_attention,
@@ -50,11 +52,15 @@ def register() -> None:
     """Register all kernels (idempotent)."""
     aten = torch.library.Library("aten", "IMPL")
     everything = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
-    _libraries.extend((aten, everything))
+    ours = torch.library.Library("optrace", "DEF")
+    ours.define(opaque.TRITON_OP)
+    _libraries.extend((aten, everything, ours))
     for name, kernel in COMPOSITES.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
     for name in CUDA_KERNEL_AND_DECOMPOSITION:
         aten.impl(name, _placeholder, "PrivateUse1")
+    for name, copying in from_host.KERNELS.items():
+        aten.impl(name, copying, "PrivateUse1")
     for name, kernel in autocast.kernels().items():
         aten.impl(name, kernel, "AutocastPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel)

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 from optrace.tracing.standin.device import BACKEND, META, parse, to_backend
 from optrace.tracing.standin.kernels import instead
 from optrace.tracing.standin.layout import contiguous
+from optrace.tracing.standin.opaque import results
 from optrace.tracing.standin.recurrent import flatten_weight
 from optrace.tracing.standin.shapes import SHAPES, Out
 from optrace.tracing.standin.unknown import (
@@ -34,7 +35,6 @@ from optrace.tracing.standin.unknown import (
     Answers,
     Assume,
     Guess,
-    NoFakeError,
     gpu_or_cpu,
 )
 from optrace.tracing.standin.values import Values, effect_of
@@ -98,6 +98,11 @@ class StandInMode(FakeTensorMode):
     # torch asks this to decide whether constants may be moved to a real device. Never: `torch.cuda` says that
     # a GPU is there, but it is ours.
     avoid_device_init = True
+
+    def __enter__(self) -> Any:
+        entered = super().__enter__()
+        torch._C._set_only_lift_cpu_tensors(False)  # see `from_host`
+        return entered
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StandInMode:
         """Copied tensors belong to the same mode: torch would otherwise copy the mode with each of them."""
@@ -167,7 +172,7 @@ class StandInMode(FakeTensorMode):
         try:
             return self.dispatch(func, types, args, kwargs)
         except (UnsupportedOperatorException, RuntimeError) as error:
-            return self._without_shape(func, error)
+            return self._without_shape(func, args, kwargs, error)
 
     def _described(self, value: Any) -> Any:
         """A fake tensor for a real one: torch writes real tensors, and fills in nothing, where no argument is fake."""
@@ -177,13 +182,15 @@ class StandInMode(FakeTensorMode):
             return self.fake_tensor_converter.from_real_tensor(self, value)
         return value
 
-    def _without_shape(self, func: Any, error: RuntimeError) -> Any:
+    def _without_shape(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: RuntimeError
+    ) -> Any:
         """What an op returns for which torch has no shape function."""
         if not isinstance(error, UnsupportedOperatorException) and "no fake impl" not in str(error):
             raise error
         if not func._schema.returns:
             return None
-        raise NoFakeError(str(func)) from error
+        return self.wrap_real(results(func, args, kwargs, self.values, self.answers), gpu_or_cpu(args))
 
     def _pinned(self, t: FakeTensor) -> Any:
         """A copy in pinned memory: the same contents, and it says so."""

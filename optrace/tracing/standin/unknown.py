@@ -10,6 +10,7 @@ zero, False and empty results, "worst" takes True and the largest result; each g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from optrace.tracing.sources import SourceFinder
 from optrace.tracing.standin.values import Values, tensors_in
 
 aten = torch.ops.aten
@@ -25,19 +27,32 @@ aten = torch.ops.aten
 Assume = Literal["error", "zero", "worst"]
 
 
+_GUESSING = "--assume zero or worst (assume='zero', 'worst') goes on with a guess"
+
+
 class UnknownValueError(RuntimeError):
     """The program asked for a value that only a real run knows."""
+
+
+def user_line() -> str:
+    """ " (model.py:12)": the user's line that runs now; nothing where no frame is the user's."""
+    line = SourceFinder().find(sys._getframe(1)).line
+    return f" ({line.file}:{line.line})" if line is not None else ""
+
+
+def _no_fake(op: str) -> str:
+    name = op.rsplit(".", 1)[0].replace(".", "::")
+    return (
+        f"{op}{user_line()} has no fake implementation: the shapes that it returns are known only by running it; "
+        f'register one with @torch.library.register_fake("{name}")'
+    )
 
 
 class NoFakeError(RuntimeError):
     """An op has no fake implementation, so the shapes that it returns are not known without running it."""
 
     def __init__(self, op: str) -> None:
-        name = op.rsplit(".", 1)[0].replace(".", "::")
-        super().__init__(
-            f"{op} has no fake implementation: the shapes that it returns are known only by running it; "
-            f'register one with @torch.library.register_fake("{name}")'
-        )
+        super().__init__(_no_fake(op))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,10 @@ class Guess:
 
     op: str  # the overload that asked, e.g. "aten._local_scalar_dense.default"
     value: object  # what it was told: a number, or the shape of the tensor that it got
+    said: str = ""  # in place of "op was told value"
+
+    def __str__(self) -> str:
+        return self.said or f"{self.op} was told {self.value}"
 
 
 Guesser = Callable[[Sequence[Any], bool], Any]  # arguments, whether the worst is assumed -> answer
@@ -163,12 +182,12 @@ class Answers:
         if self.assume == "error":
             if (ended_by := self.values.ended_by(about)) is not None:
                 raise UnknownValueError(
-                    f"{op} asks for the value of a tensor that follows from {ended_by}, which the CPU cannot compute; "
-                    "assume='zero' or 'worst' goes on with a guess"
+                    f"{op}{user_line()} asks for the value of a tensor that follows from {ended_by}, which the CPU "
+                    f"cannot compute; {_GUESSING}"
                 )
             raise UnknownValueError(
-                f"{op} asks for the value of a tensor that follows from data, which a trace without a GPU does not "
-                "have; assume='zero' or 'worst' goes on with a guess, a trace with real values knows it"
+                f"{op}{user_line()} asks for the value of a tensor that follows from data, which a trace without a "
+                f"GPU does not have; --mode cpu (mode='cpu') computes it, {_GUESSING}"
             )
         value = make(self.assume == "worst")
         shown = [list(t.shape) for t in value] if isinstance(value, tuple) else value
@@ -187,6 +206,11 @@ class Answers:
     def note(self, op: str, value: object) -> None:
         """Keep a value that was assumed whatever the user chose."""
         self.guesses.append(Guess(op, value))
+
+    def no_fake(self, op: str) -> None:
+        """Keep that the results of `op`, whose shapes nobody knows, were taken to be like its first tensor."""
+        said = f"{_no_fake(op)}; its results were taken to be like its first tensor"
+        self.guesses.append(Guess(op, None, said))
 
     def index(self, func: Any, args: Sequence[Any]) -> Sequence[Any] | None:
         """The arguments of an indexing op with boolean masks as index tensors; None if there is no mask."""
