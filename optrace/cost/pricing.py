@@ -73,7 +73,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     target = pricing.target(graph.info.torch)
     works = [work_of(node, target) for node in graph]
     memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
-    traffics = _warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
+    traffics = warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):
         costs.append(
@@ -91,7 +91,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
 _WORKSPACE = (1 << 60,)
 
 
-def _warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
+def warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
     """HBM traffic of each call in a step that was preceded by its like: what the step before left in L2 is there."""
     cache = L2Cache(l2_bytes)
     traffics: list[Traffic] = []

@@ -1,0 +1,182 @@
+"""The compiled program as a graph of its own, priced by the same model as the eager one.
+
+A step of the fused program becomes a call that reads and writes the storages that are still there; those that
+only carried a value inside a region are gone. So peak memory, what crosses HBM, and the wall clock come from the
+allocator, the L2 and the queue that price eager runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from optrace.cost.device import device_time
+from optrace.cost.host import HostTime
+from optrace.cost.memory import memory_use
+from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
+from optrace.cost.profiles import HostProfile
+from optrace.cost.work import Access
+from optrace.diagnosis.fusion import Fusion, Step
+from optrace.graph import OpFacts, OpGraph, Source, Storage, TensorMeta
+from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
+from optrace.timeline import Task, Timeline, simulate
+
+_REGION = OpFacts("compiled.region")
+_LIBRARY = OpFacts("compiled.library")
+
+
+def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
+    """The priced graph of the compiled program: call i is step i."""
+    steps = _in_place(priced.graph, fusion.steps)
+    graph = _graph(priced.graph, steps)
+    works = [step.work for step in steps]
+    memory = memory_use(graph, [work.allocated for work in works])
+    gpu = priced.pricing.gpu
+    traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
+    costs = tuple(
+        OpCost(
+            work=step.work,
+            traffic=traffic,
+            host=_host_time(step, priced.pricing.host),
+            device=device_time(step.work, traffic.read + traffic.written, gpu),
+        )
+        for step, traffic in zip(steps, traffics, strict=True)
+    )
+    return PricedGraph(graph, priced.pricing, costs, memory)
+
+
+def replayed(priced: PricedGraph) -> Timeline:
+    """A compiled program through the queue: its guards and its wrapper first, then its steps."""
+    host = priced.pricing.host
+    tasks = [Task(HostTime(python_us=host.compiled_call_us), 0, 0.0)]
+    tasks += [
+        Task(
+            cost.host,
+            cost.launches or 0,
+            cost.device_us or 0.0,
+            stream=priced.graph.stream(call),
+            host_wait=cost.work.host_wait,
+        )
+        for call, cost in enumerate(priced.costs)
+    ]
+    return simulate(tasks, sync_us=host.sync_us, queue_depth=host.queue_depth)
+
+
+def _host_time(step: Step, host: HostProfile) -> HostTime:
+    """The wrapper's Python, and for library calls the dispatcher; no autograd and no views."""
+    launches = step.work.launches or 0
+    if step.region:
+        return HostTime(python_us=host.compiled_kernel_us, launch_us=launches * host.launch_us)
+    return HostTime(python_us=host.python_us, dispatch_us=host.dispatch_us, launch_us=launches * host.launch_us)
+
+
+def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
+    """Steps as calls. Storages keep their numbers; those that no step touches take no memory unless they stood
+    before the run."""
+    graph = OpGraph(eager.info)
+    made = _made(eager)
+    touched: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for access in (*step.reads, *step.writes):
+            if access.tensor.storage >= 0:
+                touched[access.tensor.storage] = number
+    for number, storage in enumerate(eager.storages):
+        there = number in touched or number not in made
+        graph.add_storage(storage if there else Storage(0, storage.device, storage.kind, storage.name))
+    source = graph.sources.add(Source())
+
+    def tensor(meta: TensorMeta) -> int:
+        layout = graph.layouts.add(Layout(meta.shape, meta.stride, meta.dtype, meta.device))
+        return graph.add_tensor(layout, meta.storage if meta.storage >= 0 else -1, meta.offset)
+
+    freed = {storage for call in range(len(eager)) for storage in eager.freed_after(call)}
+    for storage in eager.freed_after(-1):
+        graph.add_free(storage, -1)
+    known = {storage for storage in touched if storage not in made}
+    for number, step in enumerate(steps):
+        operands, flags, outputs = [], [], []
+        for access in step.reads:
+            operands.append(tensor(access.tensor))
+            flags.append(READS)
+        for access in step.writes:
+            storage = access.tensor.storage
+            if storage in known or storage < 0:
+                operands.append(tensor(access.tensor))
+                flags.append(WRITES)
+            else:
+                known.add(storage)
+                outputs.append(tensor(access.tensor))
+        graph.add_call(
+            graph.add_op_facts(_REGION if step.region else _LIBRARY),
+            graph.add_template((HOLE,) * len(operands), (), (HOLE,) * len(outputs)),
+            operands,
+            flags,
+            outputs,
+            source=source,
+            phase=eager.phase(step.calls[0]) if step.calls else "other",
+            stream=eager.stream(step.calls[0]) if step.calls else 0,
+        )
+    last: dict[int, list[int]] = {}
+    for storage, number in touched.items():
+        if storage in freed:
+            last.setdefault(number, []).append(storage)
+    for number, storages in sorted(last.items()):
+        for storage in storages:
+            graph.add_free(storage, number)
+    return graph
+
+
+def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
+    """A region writes into what it is the last to read, where the sizes agree (Inductor's ``inplace_buffers``)."""
+    made = _made(graph)
+    freed = {storage for call in range(len(graph)) for storage in graph.freed_after(call)}
+    last: dict[int, int] = {}
+    first: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for access in (*step.reads, *step.writes):
+            last[access.tensor.storage] = number
+        for access in step.writes:
+            first.setdefault(access.tensor.storage, number)
+    stands_for: dict[int, int] = {}
+
+    def moved(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+        return tuple(
+            replace(access, tensor=replace(access.tensor, storage=stands_for[access.tensor.storage]))
+            if access.tensor.storage in stands_for
+            else access
+            for access in accesses
+        )
+
+    found = []
+    for number, step in enumerate(steps):
+        reads = moved(step.reads)
+        if step.region:
+            dying = {
+                access.nbytes: access.tensor.storage
+                for access, at in zip(step.reads, reads, strict=True)
+                if last[access.tensor.storage] == number
+                and access.tensor.storage in freed & made
+                and access.nbytes == at.tensor.storage_bytes
+            }
+            for access in step.writes:
+                storage = access.tensor.storage
+                if first[storage] == number and storage >= 0 and access.nbytes in dying:
+                    old = dying.pop(access.nbytes)
+                    stands_for[storage] = stands_for.get(old, old)
+        writes = moved(step.writes)
+        work = replace(step.work, reads=moved(step.work.reads), writes=moved(step.work.writes))
+        found.append(replace(step, reads=reads, writes=writes, work=work))
+    return found
+
+
+def _made(graph: OpGraph) -> set[int]:
+    """Storages that some call makes."""
+    seen: set[int] = set()
+    made: set[int] = set()
+    for call in range(len(graph)):
+        seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
+        made.update(
+            storage for t in graph.outputs(call) if (storage := graph.tensor_storage(t)) >= 0 and storage not in seen
+        )
+        seen.update(graph.tensor_storage(t) for t in graph.outputs(call))
+    return made
