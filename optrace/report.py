@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +10,9 @@ from optrace.cost.device import peak_flops
 from optrace.cost.peak import Peak, peak_of
 from optrace.cost.pricing import OpCost, PricedGraph, price
 from optrace.cost.profiles import Pricing
-from optrace.diagnosis import Bound, Lesson, Verdict, bound_of, lesson, verdict
+from optrace.diagnosis import Bound, Cures, Lesson, Verdict, bound_of, cures, lesson, verdict
 from optrace.graph import OpGraph
-from optrace.timeline import Task, Timeline, simulate
+from optrace.timeline import Timeline, simulate, tasks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class Report:
             else:
                 value += amount
         return Total(value, missing)
+
+    @cached_property
+    def cures(self) -> Cures:
+        """What a CUDA graph, fusion and both would make of the run."""
+        return cures(self.priced, self.timeline, self.verdict)
 
     @property
     def complete(self) -> bool:
@@ -132,18 +137,7 @@ def report(graph: OpGraph, pricing: Pricing) -> Report:
     """Price a graph, replay it through the queue and say what bounds it."""
     priced = price(graph, pricing)
     timeline = simulate(
-        list(_tasks(priced)), sync_us=pricing.host.sync_us, queue_depth=pricing.host.queue_depth
+        list(tasks_of(priced)), sync_us=pricing.host.sync_us, queue_depth=pricing.host.queue_depth
     )
     bounds = tuple(bound_of(cost, span) for cost, span in zip(priced.costs, timeline.spans, strict=True))
     return Report(priced, timeline, bounds, verdict(priced, timeline), lesson(priced))
-
-
-def _tasks(priced: PricedGraph) -> Iterable[Task]:
-    for call, cost in enumerate(priced.costs):
-        yield Task(
-            host=cost.host,
-            launches=cost.launches or 0,
-            device_us=cost.device_us or 0.0,
-            stream=priced.graph.stream(call),
-            host_wait=cost.work.host_wait,
-        )

@@ -8,10 +8,11 @@ time of a call is spread evenly over its launches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optrace.cost.host import HostTime
+from optrace.cost.pricing import PricedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,18 @@ class Timeline:
     issue_us: float
     b2b_us: float
     host_tail_us: float
+
+
+def tasks_of(priced: PricedGraph) -> Iterator[Task]:
+    """The calls of a priced graph as the queue sees them."""
+    for call, cost in enumerate(priced.costs):
+        yield Task(
+            host=cost.host,
+            launches=cost.launches or 0,
+            device_us=cost.device_us or 0.0,
+            stream=priced.graph.stream(call),
+            host_wait=cost.work.host_wait,
+        )
 
 
 def simulate(tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 1024) -> Timeline:

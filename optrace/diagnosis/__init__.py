@@ -2,7 +2,20 @@
 two runs, and what is over a budget."""
 
 from optrace.diagnosis.bounds import BOUNDS, Bound, bound_of
+from optrace.diagnosis.cuda_graph import Blocker
+from optrace.diagnosis.cures import Cures, cures
 from optrace.diagnosis.lesson import Lesson, lesson
 from optrace.diagnosis.verdict import Verdict, verdict
 
-__all__ = ["BOUNDS", "Bound", "Lesson", "Verdict", "bound_of", "lesson", "verdict"]
+__all__ = [
+    "BOUNDS",
+    "Blocker",
+    "Bound",
+    "Cures",
+    "Lesson",
+    "Verdict",
+    "bound_of",
+    "cures",
+    "lesson",
+    "verdict",
+]

@@ -19,7 +19,6 @@ from optrace.cost.work import Access
 from optrace.diagnosis.fusion import Fusion, Step
 from optrace.graph import OpFacts, OpGraph, Source, Storage, TensorMeta
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
-from optrace.timeline import Task, Timeline, simulate
 
 _REGION = OpFacts("compiled.region")
 _LIBRARY = OpFacts("compiled.library")
@@ -37,37 +36,22 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
         OpCost(
             work=step.work,
             traffic=traffic,
-            host=_host_time(step, priced.pricing.host),
+            host=_host_time(step, priced.pricing.host, first=number == 0),
             device=device_time(step.work, traffic.read + traffic.written, gpu),
         )
-        for step, traffic in zip(steps, traffics, strict=True)
+        for number, (step, traffic) in enumerate(zip(steps, traffics, strict=True))
     )
     return PricedGraph(graph, priced.pricing, costs, memory)
 
 
-def replayed(priced: PricedGraph) -> Timeline:
-    """A compiled program through the queue: its guards and its wrapper first, then its steps."""
-    host = priced.pricing.host
-    tasks = [Task(HostTime(python_us=host.compiled_call_us), 0, 0.0)]
-    tasks += [
-        Task(
-            cost.host,
-            cost.launches or 0,
-            cost.device_us or 0.0,
-            stream=priced.graph.stream(call),
-            host_wait=cost.work.host_wait,
-        )
-        for call, cost in enumerate(priced.costs)
-    ]
-    return simulate(tasks, sync_us=host.sync_us, queue_depth=host.queue_depth)
-
-
-def _host_time(step: Step, host: HostProfile) -> HostTime:
-    """The wrapper's Python, and for library calls the dispatcher; no autograd and no views."""
+def _host_time(step: Step, host: HostProfile, *, first: bool) -> HostTime:
+    """The wrapper's Python, and for library calls the dispatcher; no autograd and no views. Before the ``first``
+    step stand the guards and the way into the wrapper."""
     launches = step.work.launches or 0
+    entry = host.compiled_call_us if first else 0.0
     if step.region:
-        return HostTime(python_us=host.compiled_kernel_us, launch_us=launches * host.launch_us)
-    return HostTime(python_us=host.python_us, dispatch_us=host.dispatch_us, launch_us=launches * host.launch_us)
+        return HostTime(python_us=entry + host.compiled_kernel_us, launch_us=launches * host.launch_us)
+    return HostTime(entry + host.python_us, 0.0, host.dispatch_us, launches * host.launch_us)
 
 
 def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
@@ -80,9 +64,9 @@ def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
         for access in (*step.reads, *step.writes):
             if access.tensor.storage >= 0:
                 touched[access.tensor.storage] = number
-    for number, storage in enumerate(eager.storages):
+    for number, known in enumerate(eager.storages):
         there = number in touched or number not in made
-        graph.add_storage(storage if there else Storage(0, storage.device, storage.kind, storage.name))
+        graph.add_storage(known if there else Storage(0, known.device, known.kind, known.name))
     source = graph.sources.add(Source())
 
     def tensor(meta: TensorMeta) -> int:
@@ -92,19 +76,19 @@ def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
     freed = {storage for call in range(len(eager)) for storage in eager.freed_after(call)}
     for storage in eager.freed_after(-1):
         graph.add_free(storage, -1)
-    known = {storage for storage in touched if storage not in made}
-    for number, step in enumerate(steps):
+    present = {storage for storage in touched if storage not in made}
+    for step in steps:
         operands, flags, outputs = [], [], []
         for access in step.reads:
             operands.append(tensor(access.tensor))
             flags.append(READS)
         for access in step.writes:
             storage = access.tensor.storage
-            if storage in known or storage < 0:
+            if storage in present or storage < 0:
                 operands.append(tensor(access.tensor))
                 flags.append(WRITES)
             else:
-                known.add(storage)
+                present.add(storage)
                 outputs.append(tensor(access.tensor))
         graph.add_call(
             graph.add_op_facts(_REGION if step.region else _LIBRARY),
@@ -129,7 +113,7 @@ def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
 def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
     """A region writes into what it is the last to read, where the sizes agree (Inductor's ``inplace_buffers``)."""
     made = _made(graph)
-    freed = {storage for call in range(len(graph)) for storage in graph.freed_after(call)}
+    ours = {storage for call in range(len(graph)) for storage in graph.freed_after(call)} & made
     last: dict[int, int] = {}
     first: dict[int, int] = {}
     for number, step in enumerate(steps):
@@ -155,7 +139,7 @@ def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
                 access.nbytes: access.tensor.storage
                 for access, at in zip(step.reads, reads, strict=True)
                 if last[access.tensor.storage] == number
-                and access.tensor.storage in freed & made
+                and access.tensor.storage in ours
                 and access.nbytes == at.tensor.storage_bytes
             }
             for access in step.writes:
@@ -176,7 +160,9 @@ def _made(graph: OpGraph) -> set[int]:
     for call in range(len(graph)):
         seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
         made.update(
-            storage for t in graph.outputs(call) if (storage := graph.tensor_storage(t)) >= 0 and storage not in seen
+            storage
+            for t in graph.outputs(call)
+            if (storage := graph.tensor_storage(t)) >= 0 and storage not in seen
         )
         seen.update(graph.tensor_storage(t) for t in graph.outputs(call))
     return made

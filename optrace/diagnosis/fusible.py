@@ -83,7 +83,8 @@ POINTWISE = frozenset(
 
 #: Reductions that torch does not tag so. Those of the second table give a tensor as large as their input.
 REDUCTIONS = frozenset(
-    f"aten.{name}" for name in ("linalg_vector_norm", "norm", "nll_loss_forward", "var_mean", "_adaptive_avg_pool2d")
+    f"aten.{name}"
+    for name in ("linalg_vector_norm", "norm", "nll_loss_forward", "var_mean", "_adaptive_avg_pool2d")
 )
 NORMALIZATIONS = frozenset(
     f"aten.{name}"
@@ -123,7 +124,17 @@ SCATTERS = frozenset(
 #: Made anew each time: never the same value twice.
 RANDOM = frozenset(
     f"aten.{name}"
-    for name in ("bernoulli", "bernoulli_", "native_dropout", "normal_", "rand", "rand_like", "randn", "randn_like", "uniform_")
+    for name in (
+        "bernoulli",
+        "bernoulli_",
+        "native_dropout",
+        "normal_",
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "uniform_",
+    )
 )
 
 #: Written without being read, though the schema says that the argument is changed.
@@ -160,7 +171,11 @@ def role_of(node: OpNode, work: Work) -> Role:
     packet = node.facts.packet
     if node.is_view or packet in ("aten.lift_fresh", "aten.alias"):
         return "view"
-    if work.host_wait or work.source == "unknown" or not any(on_device(t) for t in node.outputs or node.inputs):
+    if (
+        work.host_wait
+        or work.source == "unknown"
+        or not any(on_device(t) for t in node.outputs or node.inputs)
+    ):
         return "extern"
     if packet.startswith("aten._foreach_"):
         return "foreach"
@@ -203,7 +218,11 @@ def reduction_shape(node: OpNode) -> ReductionShape:
     rank = len(source.shape)
     if packet in ("aten.native_layer_norm", "aten.native_layer_norm_backward", "aten._fused_rms_norm"):
         shape = node.arg("normalized_shape")
-        length = math.prod(n for n in shape if isinstance(n, int)) if isinstance(shape, tuple) else source.shape[-1]
+        length = (
+            math.prod(n for n in shape if isinstance(n, int))
+            if isinstance(shape, tuple)
+            else source.shape[-1]
+        )
         return _shape(total, length, inner=True)
     if packet in ("aten.native_group_norm", "aten.native_group_norm_backward"):
         groups, batch = node.arg("group"), source.shape[0]
@@ -215,7 +234,7 @@ def reduction_shape(node: OpNode) -> ReductionShape:
     dims = node.arg("dim")
     if isinstance(dims, int):
         dims = (dims,)
-    if packet in ("aten._adaptive_avg_pool2d",):
+    if packet == "aten._adaptive_avg_pool2d":
         dims = (-1, -2)
     if not isinstance(dims, tuple) or not dims or not rank:
         return _shape(total, total, inner=True)

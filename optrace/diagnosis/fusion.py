@@ -62,10 +62,11 @@ def fuse(priced: PricedGraph) -> Fusion:
     lowered = lower(priced.graph, works, target)
     groups = _Groups(lowered.kernels)
     groups.merge()
-    steps = list(_seeds(lowered))
-    for members in groups.ordered():
-        steps.append(_step([lowered.kernels[number] for number in members], works, lowered.roles, groups))
-    return Fusion(tuple(steps), lowered.roles)
+    steps = (
+        _step([lowered.kernels[number] for number in members], works, lowered.roles, groups)
+        for members in groups.ordered()
+    )
+    return Fusion((*_seeds(lowered), *steps), lowered.roles)
 
 
 def _seeds(lowered: Lowered) -> Iterator[Step]:
@@ -74,9 +75,7 @@ def _seeds(lowered: Lowered) -> Iterator[Step]:
         yield Step((), Work(kernels=1, kind="elementwise", source="rule"), False, (), (), segment)
 
 
-def _step(
-    members: Sequence[Kernel], works: Sequence[Work], roles: Sequence[Role], groups: _Groups
-) -> Step:
+def _step(members: Sequence[Kernel], works: Sequence[Work], roles: Sequence[Role], groups: _Groups) -> Step:
     first = members[0]
     calls = tuple(sorted(frozenset().union(*(kernel.calls for kernel in members))))
     inside = {value.number for kernel in members for value in kernel.writes}

@@ -43,7 +43,18 @@ class Value:
     and ``operations`` are the expression's. ``tensor`` shows it.
     """
 
-    __slots__ = ("calls", "kernel", "live", "number", "operations", "random", "reads", "segment", "tensor", "users")
+    __slots__ = (
+        "calls",
+        "kernel",
+        "live",
+        "number",
+        "operations",
+        "random",
+        "reads",
+        "segment",
+        "tensor",
+        "users",
+    )
 
     def __init__(self, number: int, tensor: TensorMeta, segment: int, users: Users | None = None) -> None:
         self.number = number
@@ -237,7 +248,13 @@ class _Lowering:
         segment = self.segments[node.id]
         passed = set(skip)
         for tensor, reads in zip(node.inputs, node.reads, strict=True):
-            if not reads or tensor.storage < 0 or not on_device(tensor) or tensor.id in passed or not tensor.numel:
+            if (
+                not reads
+                or tensor.storage < 0
+                or not on_device(tensor)
+                or tensor.id in passed
+                or not tensor.numel
+            ):
                 continue
             value = self._holding(tensor)
             aligned = _aligned(tensor, shape_of)
@@ -310,7 +327,9 @@ class _Lowering:
         skip = [node.inputs[0].id] if packet in OVERWRITES and node.writes[0] else []
         expression = self._reads(node, shown, skip)
         values = []
-        for tensor, in_place in zip(written, [True] * sum(node.writes) + [False] * len(written), strict=False):
+        for tensor, in_place in zip(
+            written, [True] * sum(node.writes) + [False] * len(written), strict=False
+        ):
             if in_place:
                 held = self._holding(tensor)
                 if tensor.nbytes < tensor.storage_bytes - 511 or held.kernel == STANDING:
@@ -416,7 +435,9 @@ class _Lowering:
             calls, random = frozenset({node.id}), 0
             reads = {(partial.number, 0): Read(partial, Access(tensor, tensor.nbytes), aligned=True)}
             shape = ReductionShape(shape.rows, parts, shape.inner)
-        self._add(Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics, random=random))
+        self._add(
+            Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics, random=random)
+        )
 
     def _scatter(self, node: OpNode) -> None:
         """Clear or copy what is added to, then a kernel over what is added."""
@@ -434,14 +455,22 @@ class _Lowering:
         else:
             cleared = self._new(tensor, segment)
             cleared.live = True
-            self._add(Kernel("pointwise", frozenset({node.id}), max(1, tensor.numel), 1, segment, {}, [cleared]))
+            self._add(
+                Kernel("pointwise", frozenset({node.id}), max(1, tensor.numel), 1, segment, {}, [cleared])
+            )
             after = {len(self.kernels) - 1}
         values = max((t.numel for t in node.inputs if on_device(t) and t.id != tensor.id), default=1)
         value = self._value(tensor, segment)
         self.current[tensor.storage] = value
         self._add(
             Kernel(
-                "pointwise", expression.calls | {node.id}, max(1, values), 1, segment, expression.reads, [value],
+                "pointwise",
+                expression.calls | {node.id},
+                max(1, values),
+                1,
+                segment,
+                expression.reads,
+                [value],
                 after=after,
             )
         )
@@ -471,7 +500,13 @@ class _Lowering:
         if values:
             self._add(
                 Kernel(
-                    "foreach", frozenset({node.id}), sum(v.tensor.numel for v in values), 1, segment, reads, values,
+                    "foreach",
+                    frozenset({node.id}),
+                    sum(v.tensor.numel for v in values),
+                    1,
+                    segment,
+                    reads,
+                    values,
                     lists=len(values),
                 )
             )
@@ -508,9 +543,8 @@ class _Lowering:
                 self.version[tensor.storage] += 1
                 values.append(self._value(tensor, segment))
                 values[-1].live = True
-        for tensor in node.outputs:
-            if tensor.storage >= 0 and tensor.storage not in given:
-                values.append(self._value(tensor, segment))
+        new = (t for t in node.outputs if t.storage >= 0 and t.storage not in given)
+        values.extend(self._value(tensor, segment) for tensor in new)
         kernel = Kernel("extern", frozenset({node.id}), 0, 0, segment, reads, values, after=after, work=work)
         self._add(kernel)
         for value in values:
@@ -550,11 +584,17 @@ class _Lowering:
                 value = self._holding(tensor)
                 laid = _channels_last(tensor)
                 if laid.stride != tensor.stride:
-                    if value.kernel == STANDING and not _is_both(tensor) and value.number not in self.converted:
+                    if (
+                        value.kernel == STANDING
+                        and not _is_both(tensor)
+                        and value.number not in self.converted
+                    ):
                         self.converted.add(value.number)
                         self._copy(node, tensor, value)
                     called = _replace_argument(called, name, laid)
-            called = replace(called, out=_channels_last(called.outputs[0]), outputs=(_channels_last(called.outputs[0]),))
+            called = replace(
+                called, out=_channels_last(called.outputs[0]), outputs=(_channels_last(called.outputs[0]),)
+            )
         return bias, called, work_of(called, self.target)
 
     def _copy(self, node: OpNode, tensor: TensorMeta, value: Value) -> None:
@@ -562,7 +602,15 @@ class _Lowering:
         copied.live = True
         reads = {(value.number, 0): Read(value, Access(tensor, tensor.nbytes), aligned=False)}
         self._add(
-            Kernel("pointwise", frozenset({node.id}), max(1, tensor.numel), 1, self.segments[node.id], reads, [copied])
+            Kernel(
+                "pointwise",
+                frozenset({node.id}),
+                max(1, tensor.numel),
+                1,
+                self.segments[node.id],
+                reads,
+                [copied],
+            )
         )
 
     # -- copies ------------------------------------------------------------------------------------
@@ -615,7 +663,13 @@ class _Lowering:
             part.live = True
             self._add(
                 Kernel(
-                    "pointwise", expression.calls | {node.id}, max(1, tensor.numel), 1, segment, expression.reads, [part],
+                    "pointwise",
+                    expression.calls | {node.id},
+                    max(1, tensor.numel),
+                    1,
+                    segment,
+                    expression.reads,
+                    [part],
                     random=expression.random,
                 )
             )
@@ -634,7 +688,12 @@ class _Lowering:
         if not self.merges_equal or any(node.writes):
             return None
         operands = tuple(
-            (self._holding(t).number if t.storage >= 0 and on_device(t) else t.id, t.shape, t.stride, t.offset)
+            (
+                self._holding(t).number if t.storage >= 0 and on_device(t) else t.id,
+                t.shape,
+                t.stride,
+                t.offset,
+            )
             for t in node.inputs
         )
         return (node.op, _plain(node), operands, self.segments[node.id])
@@ -688,7 +747,14 @@ class _Expression:
 def _scratch(like: TensorMeta, count: int, node: OpNode) -> TensorMeta:
     """A tensor of the generated code's own: sums in float32."""
     return replace(
-        like, shape=(count,), stride=(1,), dtype="float32", storage=-2 - node.id, storage_bytes=4 * count, offset=0, id=-1
+        like,
+        shape=(count,),
+        stride=(1,),
+        dtype="float32",
+        storage=-2 - node.id,
+        storage_bytes=4 * count,
+        offset=0,
+        id=-1,
     )
 
 
@@ -702,9 +768,11 @@ def _aligned(tensor: TensorMeta, written: TensorMeta) -> bool:
 def _order(tensor: TensorMeta) -> list[int]:
     """Sizes above one, widest stride first."""
     dims = [(stride, size) for stride, size in zip(tensor.stride, tensor.shape, strict=True) if size > 1]
-    return [size for _, size in sorted(dims, key=lambda dim: -dim[0])] if dims == sorted(dims, reverse=True) else [
-        -position for position in sorted(range(len(dims)), key=lambda place: -dims[place][0])
-    ]
+    return (
+        [size for _, size in sorted(dims, key=lambda dim: -dim[0])]
+        if dims == sorted(dims, reverse=True)
+        else [-position for position in sorted(range(len(dims)), key=lambda place: -dims[place][0])]
+    )
 
 
 def _segments(graph: OpGraph, works: Sequence[Work]) -> list[int]:
@@ -750,7 +818,10 @@ def _prefers_channels_last(graph: OpGraph, roles: Sequence[Role]) -> bool:
     if training:
         return not flops["grouped"] and not flops["narrowing"] and bool(flops["plain"])
     weighted = (
-        1.358 * flops["grouped"] + 0.783 * flops["small"] + 0.725 * flops["narrowing"] + 0.823 * flops["plain"]
+        1.358 * flops["grouped"]
+        + 0.783 * flops["small"]
+        + 0.725 * flops["narrowing"]
+        + 0.823 * flops["plain"]
     )
     return weighted <= flops.total()
 
@@ -777,7 +848,11 @@ def _replace_argument(node: OpNode, name: str, value: TensorMeta | None) -> OpNo
     old = node.tensor(name)
     args = tuple(value if item is old else item for item in node.args)
     kwargs = {key: value if item is old else item for key, item in node.kwargs.items()}
-    kept = [(i, w, r) for i, w, r in zip(node.inputs, node.writes, node.reads, strict=True) if i.id != old.id or value]
+    kept = [
+        (i, w, r)
+        for i, w, r in zip(node.inputs, node.writes, node.reads, strict=True)
+        if i.id != old.id or value
+    ]
     inputs = tuple(value if i.id == old.id and value is not None else i for i, _, _ in kept)
     return replace(
         node,
@@ -791,7 +866,11 @@ def _replace_argument(node: OpNode, name: str, value: TensorMeta | None) -> OpNo
 
 def _channels_last(tensor: TensorMeta) -> TensorMeta:
     batch, channels, height, width = tensor.shape
-    return replace(tensor, stride=(channels * height * width, 1, width * channels, channels)) if batch else tensor
+    return (
+        replace(tensor, stride=(channels * height * width, 1, width * channels, channels))
+        if batch
+        else tensor
+    )
 
 
 def _is_both(tensor: TensorMeta) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optrace.cost.pricing import PricedGraph
+from optrace.diagnosis.cuda_graph import replay_us
 from optrace.timeline import Timeline
 
 Bottleneck = Literal["launch", "memory", "compute", "sync"]
@@ -84,5 +85,5 @@ def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
         sync_us=sync,
         host_tail_us=timeline.host_tail_us,
         wall_us=timeline.wall_us,
-        graph_us=device + gpu.graph_replay_us + gpu.graph_launch_us * launches,
+        graph_us=replay_us(device, launches, gpu),
     )

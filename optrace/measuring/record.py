@@ -274,7 +274,9 @@ def _free_after_last_use(graph: OpGraph) -> None:
             if storage not in last:
                 made.add(storage)
             last[storage] = call
-    results = {graph.tensor_storage(tensor) for tensor in graph.outputs(len(graph) - 1)} if len(graph) else set()
+    results = (
+        {graph.tensor_storage(tensor) for tensor in graph.outputs(len(graph) - 1)} if len(graph) else set()
+    )
     for storage, call in sorted(last.items(), key=lambda item: item[1]):
         if storage in made and storage not in results:
             graph.add_free(storage, call)

@@ -1,0 +1,167 @@
+"""The two cures side by side: a CUDA graph for the launches, fusion for the bytes, and both.
+
+Each row is a whole program priced by itself; what two cures save is never added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from optrace.cost.pricing import PricedGraph
+from optrace.diagnosis.compiled import compiled
+from optrace.diagnosis.cuda_graph import Blocker, blockers
+from optrace.diagnosis.fusion import Fusion, fuse
+from optrace.diagnosis.verdict import Bottleneck, Verdict, verdict
+from optrace.timeline import Timeline, simulate, tasks_of
+
+#: A cure is worth it where it takes at least this part off the wall clock.
+WORTH_IT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to run the step. ``complete``: every call has a price; ``bottleneck`` is what bounds it then."""
+
+    name: str
+    launches: int
+    hbm_bytes: int
+    peak_bytes: int
+    host_us: float
+    device_us: float
+    wall_us: float
+    speed_up: float
+    bottleneck: Bottleneck | None
+    complete: bool
+
+    @property
+    def worth_it(self) -> bool:
+        return self.speed_up * (1.0 - WORTH_IT) > 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Eager calls that become one kernel. Bytes and times are of the calls in eager, and of the kernel.
+
+    A call that other regions compute again counts in the first of them. ``us_after`` is None where a call's price
+    is not known.
+    """
+
+    calls: tuple[int, ...]
+    launches_before: int
+    launches_after: int
+    bytes_before: int
+    bytes_after: int
+    device_us_before: float
+    device_us_after: float | None
+    lines: tuple[str, ...]
+
+    @property
+    def launches_saved(self) -> int:
+        return self.launches_before - self.launches_after
+
+    @property
+    def device_us_saved(self) -> float | None:
+        return None if self.device_us_after is None else self.device_us_before - self.device_us_after
+
+
+@dataclass(frozen=True, slots=True)
+class Cures:
+    """``rows`` are eager, + CUDA graph, + fusion, + both. ``blockers`` stop or endanger a capture; a step that
+    waits for the host is cut into parts by a compiler as well."""
+
+    rows: tuple[Row, ...]
+    blockers: tuple[Blocker, ...]
+    regions: tuple[Region, ...]
+    fusion: Fusion
+    fused: PricedGraph
+
+    @property
+    def eager(self) -> Row:
+        return self.rows[0]
+
+    @property
+    def cuda_graph(self) -> Row:
+        return self.rows[1]
+
+    @property
+    def fused_row(self) -> Row:
+        return self.rows[2]
+
+    @property
+    def both(self) -> Row:
+        return self.rows[3]
+
+
+def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict) -> Cures:
+    """Price the cures of a priced and replayed run."""
+    fusion = fuse(priced)
+    fused = compiled(priced, fusion)
+    host = priced.pricing.host
+    fused_timeline = simulate(list(tasks_of(fused)), sync_us=host.sync_us, queue_depth=host.queue_depth)
+    fused_verdict = verdict(fused, fused_timeline)
+    wall = timeline.wall_us
+    rows = (
+        _row("eager", priced, eager, timeline.wall_us, wall),
+        _graph_row("+ CUDA graph", priced, eager, wall),
+        _row("+ fusion", fused, fused_verdict, fused_timeline.wall_us, wall),
+        _graph_row("+ both", fused, fused_verdict, wall),
+    )
+    works = [cost.work for cost in priced.costs]
+    return Cures(rows, blockers(priced.graph, works), tuple(_regions(priced, fusion, fused)), fusion, fused)
+
+
+def _row(name: str, priced: PricedGraph, bounds: Verdict, wall_us: float, eager_us: float) -> Row:
+    return Row(
+        name=name,
+        launches=sum(cost.launches or 0 for cost in priced.costs),
+        hbm_bytes=sum(cost.hbm_bytes or 0 for cost in priced.costs),
+        peak_bytes=priced.memory.peak,
+        host_us=sum(cost.host.total_us for cost in priced.costs),
+        device_us=sum(cost.device_us or 0.0 for cost in priced.costs),
+        wall_us=wall_us,
+        speed_up=eager_us / wall_us if wall_us else 1.0,
+        bottleneck=bounds.bottleneck,
+        complete=all(cost.device is not None for cost in priced.costs),
+    )
+
+
+def _graph_row(name: str, priced: PricedGraph, bounds: Verdict, eager_us: float) -> Row:
+    """The same launches from a graph: no host time but its own, no gap, no wait."""
+    gpu = priced.pricing.gpu
+    row = _row(name, priced, bounds, bounds.graph_us, eager_us)
+    overhead = gpu.graph_replay_us + gpu.graph_launch_us * row.launches
+    causes: dict[Bottleneck, float] = {
+        "memory": bounds.memory_us,
+        "compute": bounds.compute_us,
+        "launch": overhead,
+    }
+    largest = max(causes, key=lambda cause: causes[cause])
+    return replace(row, host_us=gpu.graph_replay_us, bottleneck=largest if row.launches else None)
+
+
+def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterator[Region]:
+    """What the kernels of generated code stand for."""
+    counted: set[int] = set()
+    graph, costs = priced.graph, priced.costs
+    for step, cost in zip(fusion.steps, fused.costs, strict=True):
+        if not step.region or len(step.calls) < 2:
+            continue
+        # A library call stays one, though its bias may move into the region behind it.
+        own = [call for call in step.calls if call not in counted and fusion.roles[call] != "extern"]
+        counted.update(own)
+        if not own:
+            continue
+        lines = dict.fromkeys(
+            str(line) for call in step.calls if (line := graph.source(call).line) is not None
+        )
+        yield Region(
+            calls=tuple(own),
+            launches_before=sum(costs[call].launches or 0 for call in own),
+            launches_after=cost.launches or 0,
+            bytes_before=sum(costs[call].work.tensor_bytes for call in own),
+            bytes_after=sum(access.nbytes for access in (*step.reads, *step.writes)),
+            device_us_before=sum(costs[call].device_us or 0.0 for call in own),
+            device_us_after=cost.device_us,
+            lines=tuple(lines),
+        )
