@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from .errors import bad_input
 
 if TYPE_CHECKING:
     from optrace.measuring.accuracy import Accuracy, Distribution, Pair
+    from optrace.measuring.cures import CuresAccuracy
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,6 +32,17 @@ FIGURES = {
     "issue_us": ("host time (us)", 1),
 }
 
+#: The same for the cures.
+CURE_FIGURES = {
+    "graph_us": ("CUDA graph replay (us)", 1),
+    "graph_us_measured_kernels": ("the same from eager's measured device time (us)", 1),
+    "compiled_us": ("compiled wall clock (us)", 1),
+    "compiled_gpu_us": ("compiled device time (us)", 1),
+    "compiled_k": ("compiled launches", 1),
+    "graph_peak": ("change of peak memory, graph (MB)", 1e6),
+    "compiled_peak": ("change of peak memory, compiled (MB)", 1e6),
+}
+
 #: What stands in the table of programs.
 _COLUMNS = ("launches", "hbm_bytes", "peak_bytes", "device_us", "wall_us")
 
@@ -41,6 +54,9 @@ def accuracy(
     ],
     dram: Annotated[
         Path | None, typer.Option(metavar="FILE", help="HBM bytes a kernel, by hardware counters")
+    ] = None,
+    cures: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the same programs as CUDA graphs and compiled")
     ] = None,
     op: Annotated[str | None, typer.Option(metavar="OP", help="launches of one op only, as aten.sum")] = None,
     only: Annotated[
@@ -58,6 +74,7 @@ def accuracy(
     """
     from optrace.cost.profiles import pricing
     from optrace.measuring.accuracy import compare
+    from optrace.measuring.cures import compare_cures, read_cures
     from optrace.measuring.record import RecordError, read_dram, read_machine, read_runs
 
     with bad_input(RecordError, ValueError):
@@ -67,18 +84,25 @@ def accuracy(
         result = compare(runs, chosen, dram=counters, op=op)
         if not any(result.figures.values()):
             raise ValueError(f"{record}: no program{f' with {only!r} in its name' if only else ''}")
+        cured = None
+        if cures is not None:
+            measured = read_cures(cures)
+            runs = (run for run in read_runs(record) if only is None or only in run.name)
+            cured = compare_cures(runs, measured, chosen)
     if json:
-        _print_json(result)
+        _print_json(result, cured)
     else:
         _print(result)
+        if cured is not None:
+            _print_cures(cured)
 
 
 def _print(result: Accuracy) -> None:
     out = console()
     if "launches" in result.figures:
-        show(out, _programs(result))
+        show(out, _programs(result.figures, FIGURES, _COLUMNS))
         show(out, "")
-    show(out, _distributions(result))
+    show(out, _distributions(result.figures, FIGURES))
     show(out, "")
     show(
         out,
@@ -101,16 +125,32 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _programs(result: Accuracy) -> Table:
+def _print_cures(result: CuresAccuracy) -> None:
+    out = console()
+    show(out, "")
+    show(out, _programs(result.figures, CURE_FIGURES, tuple(CURE_FIGURES)))
+    show(out, "")
+    show(out, _distributions(result.figures, CURE_FIGURES))
+    for cure, rows in result.worth.items():
+        wrong = [name for name, predicted, measured in rows if predicted != measured]
+        said = f"; wrong for {', '.join(wrong)}" if wrong else ""
+        show(out, f"whether {cure} takes 5 % off the wall clock: right for {result.right(cure):.0%}{said}")
+    for name in result.missing:
+        show(out, f"not compared: {name} is not in the record")
+
+
+def _programs(
+    pairs_of: Mapping[str, Sequence[Pair]], titles: Mapping[str, tuple[str, float]], columns: Sequence[str]
+) -> Table:
     """Predicted, measured and error of each program."""
-    figures = [name for name in _COLUMNS if name in result.figures]
-    table = _table("program", *(FIGURES[name][0] for name in figures))
+    figures = [name for name in columns if name in pairs_of]
+    table = _table("program", *(titles[name][0] for name in figures))
     by_program: dict[str, dict[str, Pair]] = {}
     for name in figures:
-        for pair in result.figures[name]:
+        for pair in pairs_of[name]:
             by_program.setdefault(pair.program, {})[name] = pair
     for program, pairs in by_program.items():
-        table.add_row(program, *(_cell(pairs.get(name), FIGURES[name][1]) for name in figures))
+        table.add_row(program, *(_cell(pairs.get(name), titles[name][1]) for name in figures))
     return table
 
 
@@ -120,12 +160,12 @@ def _cell(pair: Pair | None, unit: float) -> str:
     return f"~{pair.predicted / unit:,.0f} / {pair.measured / unit:,.0f}  {pair.error:+.0%}"
 
 
-def _distributions(result: Accuracy) -> Table:
+def _distributions(pairs_of: Mapping[str, Sequence[Pair]], titles: Mapping[str, tuple[str, float]]) -> Table:
     from optrace.measuring.accuracy import Distribution
 
     table = _table("figure (predicted ~ / measured)", "programs", "median", "mean", "p90", "max", "bias")
-    for name, (title, _) in FIGURES.items():
-        spread = Distribution.of(result.figures.get(name, ()))
+    for name, (title, _) in titles.items():
+        spread = Distribution.of(pairs_of.get(name, ()))
         if spread is not None:
             shares = (spread.median, spread.mean, spread.p90, spread.max)
             table.add_row(
@@ -158,7 +198,7 @@ def _classes(result: Accuracy) -> Table:
     return table
 
 
-def _print_json(result: Accuracy) -> None:
+def _print_json(result: Accuracy, cured: CuresAccuracy | None) -> None:
     import msgspec
 
     from optrace.measuring.accuracy import Distribution
@@ -180,7 +220,28 @@ def _print_json(result: Accuracy) -> None:
         for r in result.op_classes
     ]
     found["not_comparable"] = dict(result.not_comparable)
+    if cured is not None:
+        found["cures"] = _cures_json(cured)
     print(msgspec.json.format(msgspec.json.encode(found)).decode())
+
+
+def _cures_json(cured: CuresAccuracy) -> dict[str, Any]:
+    from optrace.measuring.accuracy import Distribution
+
+    found: dict[str, Any] = {name: _spread(Distribution.of(pairs)) for name, pairs in cured.figures.items()}
+    programs: dict[str, dict[str, Any]] = {}
+    for name, pairs in cured.figures.items():
+        for pair in pairs:
+            row = programs.setdefault(pair.program, {"name": pair.program})
+            row[name] = {"predicted": pair.predicted, "measured": pair.measured, "error": pair.error}
+    for cure, rows in cured.worth.items():
+        found[f"{cure}_worth_it"] = {"count": len(rows), "right": cured.right(cure)}
+        for program, predicted, measured in rows:
+            row = programs.setdefault(program, {"name": program})
+            row[f"{cure}_worth_it"] = {"predicted": predicted, "measured": measured}
+    found["programs"] = list(programs.values())
+    found["missing"] = list(cured.missing)
+    return found
 
 
 def _spread(spread: Distribution | None) -> dict[str, float]:

@@ -16,6 +16,7 @@ from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
 from optrace.cost.profiles import HostProfile
 from optrace.cost.work import Access
+from optrace.cost.workspaces import library_workspaces
 from optrace.diagnosis.fusion import Fusion, Step
 from optrace.graph import OpFacts, OpGraph, Source, Storage, TensorMeta
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
@@ -29,7 +30,8 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     steps = _in_place(priced.graph, fusion.steps)
     graph = _graph(priced.graph, steps)
     works = [step.work for step in steps]
-    memory = memory_use(graph, [work.allocated for work in works])
+    kept = library_workspaces(priced.graph, priced.pricing.target(priced.graph.info.torch))
+    memory = memory_use(graph, [work.allocated for work in works], kept)
     gpu = priced.pricing.gpu
     traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
     costs = tuple(
