@@ -21,7 +21,7 @@ from optrace.tracing import Session
 _MARK = "optrace call "
 
 #: Categories of the profiler's trace: what they are in a record.
-_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+LAUNCH_CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
 def profile_launches(
@@ -36,11 +36,16 @@ def profile_launches(
         with session.counting(lambda number: torch.profiler.record_function(f"{_MARK}{number}")):
             step()
         torch.cuda.synchronize()
+    return _by_call(trace_events(profiler), calls)
+
+
+def trace_events(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
+    """The events of a profiler run, as it writes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    return _by_call(events, calls)
+        events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
 
 
 def _by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch]], list[Launch]]:
@@ -53,7 +58,7 @@ def _by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch
             correlation = event["args"].get("correlation")
             if correlation is not None:
                 launched_at.setdefault(correlation, (event["ts"], event["tid"]))
-        elif category in _KINDS:
+        elif category in LAUNCH_CATEGORIES:
             device.append(event)
         elif category == "user_annotation" and str(event.get("name", "")).startswith(_MARK):
             number = int(event["name"][len(_MARK) :])
@@ -78,7 +83,7 @@ def _by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch
 def _launch(event: dict[str, Any]) -> Launch:
     arguments = event["args"]
     return Launch(
-        kind=_KINDS[event["cat"]],
+        kind=LAUNCH_CATEGORIES[event["cat"]],
         name=event["name"],
         us=event["dur"],
         bytes=arguments.get("bytes"),
