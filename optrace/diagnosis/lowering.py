@@ -44,6 +44,7 @@ class Value:
     """
 
     __slots__ = (
+        "blank",
         "calls",
         "kernel",
         "live",
@@ -62,6 +63,7 @@ class Value:
         self.segment = segment
         self.users = users or Users()
         self.live = False
+        self.blank = False
         self.kernel: int | None = None
         self.reads: dict[tuple[int, int], Read] = {}
         self.calls: frozenset[int] = frozenset()
@@ -257,6 +259,8 @@ class _Lowering:
             ):
                 continue
             value = self._holding(tensor)
+            if value.blank:
+                continue
             aligned = _aligned(tensor, shape_of)
             if value.kernel is None and value.segment != segment and not self._recomputed(value):
                 self._store(value)
@@ -312,6 +316,9 @@ class _Lowering:
         written = self._written(node)
         if not written:
             return
+        if not self.works[node.id].launches:
+            self._allocate(node, written)
+            return
         packet = node.facts.packet
         shown = max(written, key=lambda tensor: tensor.numel)
         if packet in ("aten.cat", "aten.stack") and self._concatenates(node, shown):
@@ -332,7 +339,7 @@ class _Lowering:
         ):
             if in_place:
                 held = self._holding(tensor)
-                if tensor.nbytes < tensor.storage_bytes - 511 or held.kernel == STANDING:
+                if tensor.nbytes < tensor.storage_bytes - 511 or (held.kernel == STANDING and not held.blank):
                     self._write_part(node, tensor, held, expression)
                     continue
                 self.version[tensor.storage] += 1
@@ -341,6 +348,16 @@ class _Lowering:
             self._define(values, expression, node)
             if key is not None:
                 self.same[key] = tuple(values)
+
+    def _allocate(self, node: OpNode, written: Sequence[TensorMeta]) -> None:
+        """Nothing is computed: memory without contents, or empty tensors."""
+        for tensor, in_place in zip(
+            written, [True] * sum(node.writes) + [False] * len(written), strict=False
+        ):
+            if not in_place:
+                value = self._value(tensor, self.segments[node.id])
+                value.kernel, value.blank = STANDING, True
+                self.current[tensor.storage] = value
 
     def _write_part(self, node: OpNode, tensor: TensorMeta, held: Value, expression: _Expression) -> None:
         """A kernel that writes into a value that stays: after all that read what it changes."""
@@ -699,12 +716,15 @@ class _Lowering:
         return (node.op, _plain(node), operands, self.segments[node.id])
 
     def _store_what_is_left(self) -> None:
-        """Outputs: what the run leaves behind, and what its last call gives."""
+        """Outputs: what the run leaves behind, and what is there until its last call without being read by it."""
         graph = self.graph
-        freed = {storage for call in range(-1, len(graph)) for storage in graph.freed_after(call)}
-        last = {graph.tensor_storage(t) for t in graph.outputs(len(graph) - 1)} if len(graph) else set()
+        last = len(graph) - 1
+        freed = {storage for call in range(-1, last) for storage in graph.freed_after(call)}
+        if last >= 0:
+            operands = {graph.tensor_storage(tensor) for tensor in graph.operands(last)}
+            freed |= operands.intersection(graph.freed_after(last))
         for storage, value in list(self.current.items()):
-            if value.kernel != STANDING and (storage not in freed or storage in last):
+            if value.kernel != STANDING and storage not in freed:
                 value.live = True
                 self._store(value)
 
