@@ -151,7 +151,6 @@ def memory_use(
     blocks: dict[int, int] = {}
     addresses: dict[int, int] = {}
     block_bytes: dict[int, int] = {}
-    kept = sum(allocator.block_bytes(allocator.allocate(nbytes)) for nbytes in library)
 
     def allocate(storage: int) -> None:
         nbytes = graph.storages[storage].nbytes
@@ -165,6 +164,7 @@ def memory_use(
         if storage not in made:
             allocate(storage)
     standing = tuple(addresses)
+    kept = sum(allocator.block_bytes(allocator.allocate(nbytes)) for nbytes in library)
     base = peak = allocator.allocated
     peak_call = -1
     for storage in graph.freed_after(-1):

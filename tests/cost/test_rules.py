@@ -35,7 +35,7 @@ ROWS = [
     # Nothing to write, nothing to launch.
     (("aten.add.Tensor", T(0, 24), T(0, 24)), T(0, 24), 0, 0, 0, 0, 0, 0),
     # On the CPU the GPU does nothing.
-    (("aten.add.Tensor", cpu, cpu), T(4, 24, device="cpu"), 0, 0, 0, 0, 0, 0),
+    (("aten.add.Tensor", cpu, cpu), T(4, 24, device="cpu"), 0, 0, 0, 0, 0, 4 * 24),
     # Across the bus: the device's side only.
     (("aten._to_copy.default", cpu), T(4, 24), 0, 1, 0, 4 * 24 * 4, 0, 0),
     (("aten._to_copy.default", x), T(4, 24, device="cpu"), 0, 1, 4 * 24 * 4, 0, 0, 0),
@@ -94,7 +94,9 @@ def test_attention_flops_and_gqa_bytes(maker, target):
 def test_causal_attention_counts_the_lower_triangle(maker, target):
     q = T(2, 3, 5, 4)
     node = maker("aten._scaled_dot_product_flash_attention.default", q, q, q, 0.0, True, out=T(2, 3, 5, 4))
-    assert work_of(node, target).matmul_flops == 2 * 2 * 3 * (5 * 6 // 2) * (4 + 4)
+    work = work_of(node, target)
+    assert work.matmul_flops == 2 * 3 * 5 * 5 * (4 + 4)  # half of 5 x 5, as papers count
+    assert work.flops == 2 * 3 * (5 * 6 // 2) * (2 * (4 + 4) + 5)  # 15 pairs are computed
 
 
 def test_flash_attention_reads_batch_length_heads_dim(maker, target):

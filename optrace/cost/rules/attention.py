@@ -42,14 +42,20 @@ class Shape:
         return self.batch * self.heads * pairs
 
     @property
-    def forward_flops(self) -> int:
-        """Two products over the scores."""
-        return 2 * self.scores * (self.dim + self.value_dim)
+    def doubled_scores(self) -> int:
+        """Twice the pairs that papers count: under a causal mask half of the square, so half of its diagonal."""
+        diagonal = min(self.queries, self.keys) if self.causal else 0
+        return 2 * self.scores - self.batch * self.heads * diagonal
 
     @property
-    def backward_flops(self) -> int:
-        """Five products: the scores again, and gradients of probabilities, query, key and value."""
-        return 2 * self.scores * (3 * self.dim + 2 * self.value_dim)
+    def forward_dims(self) -> int:
+        """Multiply-adds a pair: two products."""
+        return self.dim + self.value_dim
+
+    @property
+    def backward_dims(self) -> int:
+        """Multiply-adds a pair: the scores again, and gradients of probabilities, query, key and value."""
+        return 3 * self.dim + 2 * self.value_dim
 
 
 def heads_first(node: OpNode) -> Shape:
@@ -120,6 +126,17 @@ def attends_in_one_kernel(node: OpNode, _target: Target) -> Work:
     return _forward(node, heads_first(node))
 
 
+@rule("aten._scaled_dot_product_flash_attention_for_cpu")
+def attends_on_the_cpu(node: OpNode, _target: Target) -> Work:
+    """The same arithmetic in the CPU's fused kernel (FlashAttentionKernel.cpp)."""
+    return _forward(node, heads_first(node))
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu_backward")
+def attends_backward_on_the_cpu(node: OpNode, _target: Target) -> Work:
+    return _backward(node, heads_first(node), kernels=1)
+
+
 @rule("aten._scaled_dot_product_flash_attention")
 def attends_by_flash(node: OpNode, target: Target) -> Work:
     """One kernel; few query blocks split the keys and combine (flash_api.cpp)."""
@@ -170,13 +187,12 @@ def attends_backward_by_cutlass_length_first(node: OpNode, _target: Target) -> W
 
 
 def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) -> Work:
-    flops = shape.forward_flops
     return streaming(
         node,
         kernels=kernels,
         memsets=memsets,
-        flops=flops + _SOFTMAX_FLOPS * shape.scores,
-        matmul_flops=flops,
+        flops=(2 * shape.forward_dims + _SOFTMAX_FLOPS) * shape.scores,
+        matmul_flops=shape.forward_dims * shape.doubled_scores,
         kind="attention",
         math_dtype=node.tensor("query").dtype,
     )
@@ -185,13 +201,12 @@ def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) 
 def _backward(
     node: OpNode, shape: Shape, *, kernels: int, memsets: int = 0, scratch: tuple[int, ...] = ()
 ) -> Work:
-    flops = shape.backward_flops
     return streaming(
         node,
         kernels=kernels,
         memsets=memsets,
-        flops=flops + _SOFTMAX_BACKWARD_FLOPS * shape.scores,
-        matmul_flops=flops,
+        flops=(2 * shape.backward_dims + _SOFTMAX_BACKWARD_FLOPS) * shape.scores,
+        matmul_flops=shape.backward_dims * shape.doubled_scores,
         kind="attention",
         math_dtype=node.tensor("query").dtype,
         scratch=scratch,

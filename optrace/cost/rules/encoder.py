@@ -73,7 +73,7 @@ def _attention(data: TensorMeta, width: int, heads: int, target: Target) -> tupl
     head = width // heads
     shape = Shape(batch, heads, heads, length, length, head, head)
     made = [plan(_linear(rows, n, width, data.dtype), target) for n in (3 * width, width)]
-    flops = 2 * rows * width * 4 * width + shape.forward_flops
+    flops = 2 * rows * width * 4 * width + shape.forward_dims * shape.doubled_scores
     return (
         sum(p.kernels for p in made),
         sum(p.memsets for p in made),

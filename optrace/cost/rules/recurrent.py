@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from optrace.cost.profiles import Target
@@ -59,25 +61,61 @@ class _Sequence:
         return self.steps * self.layers * self.directions
 
 
-def _flops(node: OpNode, factor: int) -> int:
-    """Every weight meets every step and sample once: a multiply and an add."""
-    data = node.inputs[0]
-    elements = sum(weight.numel for weight in node.tensors("weight") if len(weight.shape) > 1)
-    rows = data.shape[0] * data.shape[1] if len(data.shape) == 3 else data.shape[0]
-    return factor * 2 * elements * rows
+#: FLOPs of a cell besides its products, a step and hidden unit, by ``cudnnRNNMode_t``: for each gate two biases, the
+#: sum of both products and an activation; then ``f c + i g`` and ``o tanh(c)`` of an LSTM, ``r (W h)`` and
+#: ``(1 - z) n + z h`` of a GRU. The backward pass takes twice as many.
+CELL_FLOPS = {0: 4, 1: 4, 2: 4 * 4 + 3 + 2, 3: 3 * 4 + 1 + 4}
 
 
-def _work(node: OpNode, flops: int) -> Work:
+@dataclass(frozen=True, slots=True)
+class _Arithmetic:
+    """FLOPs of a sequence: of its products, and of its cells besides."""
+
+    matmul: int
+    cells: int
+
+    @classmethod
+    def of(cls, node: OpNode, weights: Iterable[TensorMeta], *, layers: int, passes: int) -> _Arithmetic:
+        """``weights`` of ``layers`` layers (two a layer of two directions). Every weight meets every step and
+        sample once a pass, a multiply and an add; a backward pass has two, one for the gradients of the data and
+        one for those of the weights."""
+        rows = math.prod(node.inputs[0].shape[:-1])
+        elements = sum(weight.numel for weight in weights if len(weight.shape) > 1)
+        mode, hidden = node.arg("mode"), node.arg("hidden_size")
+        assert isinstance(mode, int)
+        assert isinstance(hidden, int)
+        return cls(passes * 2 * rows * elements, passes * rows * layers * hidden * CELL_FLOPS[mode])
+
+
+def _of_network(node: OpNode, passes: int) -> _Arithmetic:
+    layers = node.arg("num_layers")
+    assert isinstance(layers, int)
+    both = 2 if node.arg("bidirectional") else 1
+    return _Arithmetic.of(node, node.tensors("weight"), layers=layers * both, passes=passes)
+
+
+def _work(node: OpNode, flops: _Arithmetic) -> Work:
     return Work(
         kernels=None,
         reads=tuple(inputs_read(node)),
         writes=tuple(outputs_written(node)),
-        flops=flops,
-        matmul_flops=flops,
+        flops=flops.matmul + flops.cells,
+        matmul_flops=flops.matmul,
         kind="matmul",
         math_dtype=node.inputs[0].dtype,
         source="unknown",
     )
+
+
+@rule("aten.mkldnn_rnn_layer")
+def cpu_layer(node: OpNode, _target: Target) -> Work:
+    """One layer and direction on the CPU (mkldnn/RNN.cpp): its arithmetic, no launch."""
+    return _work(node, _Arithmetic.of(node, node.inputs[1:5], layers=1, passes=1))
+
+
+@rule("aten.mkldnn_rnn_layer_backward")
+def cpu_layer_backward(node: OpNode, _target: Target) -> Work:
+    return _work(node, _Arithmetic.of(node, node.inputs[1:5], layers=1, passes=2))
 
 
 @rule("aten._cudnn_rnn")
@@ -89,7 +127,7 @@ def cudnn_sequence(node: OpNode, _target: Target) -> Work:
     exact and one is 2 launches high in 12,310. Half precision may take persistent kernels, packed sequences others:
     not known.
     """
-    work = _work(node, _flops(node, 1))
+    work = _work(node, _of_network(node, 1))
     sequence = _Sequence.of(node)
     if sequence is None or node.inputs[0].dtype == "float16":
         return work
@@ -109,7 +147,7 @@ def cudnn_sequence(node: OpNode, _target: Target) -> Work:
 def cudnn_sequence_backward(node: OpNode, _target: Target) -> Work:
     """cuDNN's gradients: not known. One recorded call (LSTM, 64 steps, 2 layers) took 480 launches, which is too
     little to tell steps, layers and chunks apart."""
-    return _work(node, _flops(node, 2))
+    return _work(node, _of_network(node, 2))
 
 
 @rule("aten._cudnn_rnn_flatten_weight")

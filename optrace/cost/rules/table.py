@@ -9,7 +9,7 @@ from dataclasses import replace
 from optrace.cost.profiles import Target
 from optrace.cost.rules.tensor_iterator import broadcasts, kernels_over
 from optrace.cost.work import FREE, Access, KernelKind, Work
-from optrace.graph import OpNode, TensorMeta
+from optrace.graph import OpNode, TensorMeta, Value
 
 Rule = Callable[[OpNode, Target], Work]
 
@@ -31,9 +31,26 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def work_of(node: OpNode, target: Target) -> Work:
-    """What a call makes the GPU do: by its rule, else by its schema."""
-    if on_host(node) or node.is_view:
+    """What a call makes the GPU do: by its rule, else by its schema. What the CPU does launches and moves nothing
+    here; its arithmetic counts."""
+    if node.is_view:
         return FREE
+    if on_host(node):
+        work = _on_device(node, target)
+        return replace(
+            FREE,
+            flops=work.flops,
+            matmul_flops=work.matmul_flops,
+            math_dtype=work.math_dtype,
+            source="schema" if work.source == "unknown" else work.source,
+        )
+    return _on_device(node, target)
+
+
+def _on_device(node: OpNode, target: Target) -> Work:
+    """A call's work if its tensors are on a device, wherever they are."""
+    if on_host(node):
+        node = _moved(node)
     function = RULES.get(node.op) or RULES.get(node.facts.packet)
     if function is not None:
         work = function(node, target)
@@ -44,6 +61,27 @@ def work_of(node: OpNode, target: Target) -> Work:
 def on_host(node: OpNode) -> bool:
     """No tensor of the call is on a device: the CPU does it."""
     return all(tensor.device in ("cpu", "meta") for tensor in (*node.inputs, *node.outputs))
+
+
+def _moved(node: OpNode) -> OpNode:
+    """The call with its CPU tensors on a device."""
+
+    def moved(value: Value) -> Value:
+        if isinstance(value, TensorMeta):
+            return replace(value, device="cuda:0") if value.device == "cpu" else value
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    def each(tensors: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
+        return tuple(tensor for tensor in map(moved, tensors) if isinstance(tensor, TensorMeta))
+
+    return replace(
+        node,
+        args=tuple(map(moved, node.args)),
+        kwargs={name: moved(value) for name, value in node.kwargs.items()},
+        out=moved(node.out),
+        inputs=each(node.inputs),
+        outputs=each(node.outputs),
+    )
 
 
 def schema_default(node: OpNode) -> Work:
