@@ -35,7 +35,7 @@ ROWS = [
     # Nothing to write, nothing to launch.
     (("aten.add.Tensor", T(0, 24), T(0, 24)), T(0, 24), 0, 0, 0, 0, 0, 0),
     # On the CPU the GPU does nothing.
-    (("aten.add.Tensor", cpu, cpu), T(4, 24, device="cpu"), 0, 0, 0, 0, 0, 4 * 24),
+    (("aten.add.Tensor", cpu, cpu), T(4, 24, device="cpu"), 0, 0, 0, 0, 4 * 24, 0),
     # Across the bus: the device's side only.
     (("aten._to_copy.default", cpu), T(4, 24), 0, 1, 0, 4 * 24 * 4, 0, 0),
     (("aten._to_copy.default", x), T(4, 24, device="cpu"), 0, 1, 4 * 24 * 4, 0, 0, 0),
