@@ -2,7 +2,6 @@
 
 import pytest
 
-from optrace.cost.rules import work_of
 from optrace.cost.rules.foreach import multi_tensor_launches
 from tests.cost.calls import T
 from tests.cost.rows import check, rows
@@ -23,17 +22,6 @@ def ints(*shape):
 
 weights = [T(4 * 16, 8), T(4 * 16, 16), T(4 * 16), T(4 * 16)]
 
-
-def lstm(steps, layers, *, bidirectional=False, dtype="float32", dropout=0.0):
-    return (
-        "aten._cudnn_rnn.default", T(steps, 2, 8, dtype=dtype), weights, 4, None, T(layers, 2, 16), None,
-        2, 16, 0, layers, False, dropout, True, bidirectional, [], None,
-    )  # fmt: skip
-
-
-#: 21 a hidden unit, step and sample besides the products, for two layers.
-CELLS = 2 * 21 * 16 * 128 * 2
-LSTM_FLOPS = 2 * (4 * 16 * 8 + 4 * 16 * 16) * 128 * 2 + CELLS
 
 ROWS = [
     (("aten._foreach_mul_.Scalar", tensors(), 2.0), None, 1, 0, 0, 3 * 10),
@@ -82,22 +70,12 @@ ROWS = [
     (("aten._thnn_fused_lstm_cell.default", T(2, 64), T(2, 64), T(2, 16)), (T(2, 16), T(2, 16), T(2, 64)), 1, 0, 0, 10 * (16 + 16 + 64) * 2),
     (("aten._thnn_fused_lstm_cell_backward_impl.default", T(2, 16), T(2, 16), T(2, 16), T(2, 16), T(2, 64), True), (T(2, 64), T(2, 16), T(64)), 1, 0, 0, 10 * (128 + 32 + 64)),
     (("aten._cudnn_rnn_flatten_weight.default", weights, 4, 8, 2, 16, 0, 1, False, False), T(2000), 1, 4, 0, 0),
-    # GEMM and cell a step and layer; input GEMMs of 32 steps.
-    (lstm(128, 2), (T(128, 2, 16),), 2 * 128 * 2 + 2 * 4, 0, 0, LSTM_FLOPS),
-    # Both directions: one input GEMM with a memset each.
-    (lstm(128, 2, bidirectional=True), (T(128, 2, 32),), 2 * 128 * 4 + 4, 0, 4, LSTM_FLOPS + CELLS),
-    # Dropout: the mask, and its use a chunk between the layers.
-    (lstm(128, 2, dropout=0.1), (T(128, 2, 16),), 2 * 128 * 2 + 2 * 4 + 1 + 4, 0, 0, LSTM_FLOPS),
 ]  # fmt: skip
 
 
 @rows(ROWS)
 def test_launches(row, maker, target):
     check(row, maker, target)
-
-
-def test_half_precision_sequences_may_be_persistent(maker, target):
-    assert work_of(maker(*lstm(128, 2, dtype="float16"), out=(T(128, 2, 16),)), target).launches is None
 
 
 @pytest.mark.parametrize(("count", "launches"), [(96, 1), (97, 2)])

@@ -7,16 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from optrace.cost.profiles import Target
+from optrace.cost.rules.cudnn_rnn import GATES, LSTM, Launches, Network
 from optrace.cost.rules.table import elements_written, inputs_read, outputs_written, rule, streaming
 from optrace.cost.work import Work
-from optrace.graph import OpNode, TensorMeta
-
-#: Time steps whose input products cuDNN computes in one GEMM, and the fewest such GEMMs a layer: from the
-#: recorded calls of 64, 100 and 512 steps.
-STEPS_A_CHUNK = 32
-LEAST_CHUNKS = 4
-#: ``cudnnRNNMode_t`` of LSTM and GRU, the ones recorded.
-GATED_MODES = (2, 3)
+from optrace.graph import OpNode, TensorMeta, Value
 
 
 @rule("aten._thnn_fused_lstm_cell", "aten._thnn_fused_gru_cell")
@@ -29,36 +23,6 @@ def fused_cell(node: OpNode, _target: Target) -> Work:
 def fused_cell_backward(node: OpNode, _target: Target) -> Work:
     """The gates' gradients in one kernel (RNN.cu)."""
     return streaming(node, flops=10 * elements_written(node), kind="elementwise")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sequence:
-    """Sizes of a call on padded (not packed) sequences."""
-
-    steps: int
-    batch: int
-    layers: int
-    directions: int
-    dropout: bool
-    transposed: bool
-
-    @classmethod
-    def of(cls, node: OpNode) -> _Sequence | None:
-        """None where the sequences are packed or the cell is none of those recorded."""
-        data, packed = node.inputs[0], node.arg("batch_sizes")
-        layers = node.arg("num_layers")
-        if packed or node.arg("mode") not in GATED_MODES or not isinstance(layers, int):
-            return None
-        batch_first = bool(node.arg("batch_first"))
-        batch, steps = data.shape[:2] if batch_first else data.shape[1::-1]
-        dropout = bool(node.arg("dropout")) and bool(node.arg("train"))
-        directions = 2 if node.arg("bidirectional") else 1
-        return cls(steps, batch, layers, directions, dropout, batch_first and batch > 1 and steps > 1)
-
-    @property
-    def cells(self) -> int:
-        """Steps of all layers and directions: one recurrent GEMM and one pointwise kernel each."""
-        return self.steps * self.layers * self.directions
 
 
 #: FLOPs of a cell besides its products, a step and hidden unit, by ``cudnnRNNMode_t``: for each gate two biases, the
@@ -118,36 +82,111 @@ def cpu_layer_backward(node: OpNode, _target: Target) -> Work:
     return _work(node, _Arithmetic.of(node, node.inputs[1:5], layers=1, passes=2))
 
 
-@rule("aten._cudnn_rnn")
-def cudnn_sequence(node: OpNode, _target: Target) -> Work:
-    """cuDNN's standard algorithm: a GEMM and a pointwise kernel a step, layer and direction, and GEMMs for the
-    inputs of many steps at once.
+def _network(node: OpNode) -> Network:
+    data, layers, hidden, mode = (
+        node.inputs[0], node.arg("num_layers"), node.arg("hidden_size"), node.arg("mode")
+    )  # fmt: skip
+    assert isinstance(layers, int)
+    assert isinstance(hidden, int)
+    assert isinstance(mode, int)
+    sizes = node.arg("batch_sizes")
+    packed = False
+    if isinstance(sizes, tuple) and sizes and isinstance(sizes[0], int):
+        # Packed sequences are [rows, features], with the rows of each step.
+        packed, steps, batch = True, len(sizes), sizes[0]
+    else:
+        batch, steps = data.shape[:2] if node.arg("batch_first") else data.shape[1::-1]
+    return Network(
+        mode=mode,
+        steps=steps,
+        batch=batch,
+        inputs=data.shape[-1],
+        hidden=hidden,
+        layers=layers,
+        directions=2 if node.arg("bidirectional") else 1,
+        dtype=data.dtype,
+        itemsize=data.itemsize,
+        drops=bool(node.arg("dropout")) and bool(node.arg("train")),
+        packed=packed,
+    )
 
-    A model of cuDNN, not its source: of six recorded calls (LSTM and GRU, one and two directions) five are
-    exact and one is 2 launches high in 12,310. Half precision may take persistent kernels, packed sequences others:
-    not known.
-    """
-    work = _work(node, _of_network(node, 1))
-    sequence = _Sequence.of(node)
-    if sequence is None or node.inputs[0].dtype == "float16":
-        return work
-    chunks = max(LEAST_CHUNKS, -(-sequence.steps // STEPS_A_CHUNK))
-    both = sequence.directions == 2
-    input_gemms = sequence.layers * (2 if both else chunks)
-    dropout = 1 + (sequence.layers - 1) * chunks if sequence.dropout else 0
+
+def _copied(node: OpNode, network: Network, *tensors: Value) -> list[int]:
+    """Bytes of the tensors that are copied to lie step by step: those that do not, of ``batch_first`` nets."""
+    if network.packed or not node.arg("batch_first"):
+        return []
+    return [
+        tensor.numel * tensor.itemsize
+        for tensor in tensors
+        if isinstance(tensor, TensorMeta) and not _step_by_step(tensor)
+    ]
+
+
+def _step_by_step(tensor: TensorMeta) -> bool:
+    batch, steps, features = tensor.shape
+    across, along, each = tensor.stride
+    return (
+        (features == 1 or each == 1)
+        and (batch == 1 or across == features)
+        and (steps == 1 or along == batch * features)
+    )
+
+
+def _of_cudnn(node: OpNode, flops: _Arithmetic, network: Network, launches: Launches, reserved: int) -> Work:
+    if node.arg("proj_size"):
+        return _work(node, flops)  # another structure, seen once
+    gates = network.steps * network.batch * network.stacks * GATES[network.mode] * network.hidden
     return replace(
-        work,
-        kernels=2 * sequence.cells + input_gemms + dropout + sequence.transposed,
-        memsets=2 * sequence.layers if both else 0,
+        _work(node, flops),
+        kernels=launches.kernels,
+        memcpys=launches.memcpys,
+        memsets=launches.memsets,
+        scratch=(gates * network.itemsize,),
+        reserved=reserved,
         source="rule",
     )
 
 
+@rule("aten._cudnn_rnn")
+def cudnn_sequence(node: OpNode, target: Target) -> Work:
+    """A whole net over whole sequences (cudnn/RNN.cpp); ``cudnn_rnn`` says how. Weights that lie in no buffer (those
+    in bfloat16) are copied into a zeroed one first. The activations of the gates are written and read once."""
+    network = _network(node)
+    made = network.forward(target)
+    copied = _copied(node, network, node.inputs[0])
+    unflattened = node.arg("weight_buf") is None
+    launches = Launches(
+        made.kernels + len(copied) + unflattened,
+        made.memcpys + unflattened * len(node.tensors("weight")),
+        made.memsets,
+    )
+    reserved = network.workspace_bytes(target, forward=True) + sum(copied)
+    return _of_cudnn(node, _of_network(node, 1), network, launches, reserved)
+
+
 @rule("aten._cudnn_rnn_backward")
-def cudnn_sequence_backward(node: OpNode, _target: Target) -> Work:
-    """cuDNN's gradients: not known. One recorded call (LSTM, 64 steps, 2 layers) took 480 launches, which is too
-    little to tell steps, layers and chunks apart."""
-    return _work(node, _of_network(node, 2))
+def cudnn_sequence_backward(node: OpNode, target: Target) -> Work:
+    """Gradients of data and states, then of the weights, into one zeroed buffer. Gradients that nobody gave are
+    zeros; the input is copied for either part, where it does not lie step by step."""
+    network = _network(node)
+    wanted = node.arg("output_mask")
+    weights = bool(wanted[3]) if isinstance(wanted, tuple) else True
+    made = network.backward(target, weights=weights)
+    given = _copied(node, network, node.arg("grad_output"))
+    copied = _copied(node, network, node.inputs[0])
+    states = ("hx", "cx") if network.mode == LSTM else ("hx",)
+    zeros = [
+        state.numel * state.itemsize
+        for name, state in zip(("grad_hy", "grad_cy"), map(node.arg, states), strict=False)
+        if node.arg(name) is None and isinstance(state, TensorMeta)
+    ]
+    launches = Launches(
+        made.kernels + len(given) + len(copied) * (1 + weights) + len(zeros) + weights,
+        made.memcpys,
+        made.memsets,
+    )
+    reserved = network.workspace_bytes(target, forward=False) + sum((*given, *copied, *zeros))
+    return _of_cudnn(node, _of_network(node, 1 + weights), network, launches, reserved)
 
 
 @rule("aten._cudnn_rnn_flatten_weight")
