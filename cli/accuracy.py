@@ -13,7 +13,7 @@ from .console import console, show
 from .errors import bad_input
 
 if TYPE_CHECKING:
-    from optrace.measuring.accuracy import Accuracy, Distribution, Pair
+    from optrace.measuring.accuracy import Accuracy, Pair
     from optrace.measuring.cures import CuresAccuracy
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -83,7 +83,7 @@ def accuracy(
         runs = (run for run in read_runs(record) if only is None or only in run.name)
         result = compare(runs, chosen, dram=counters, op=op)
         if not any(result.figures.values()):
-            raise ValueError(f"{record}: no program{f' with {only!r} in its name' if only else ''}")
+            raise ValueError(_nothing(record, op, only))
         cured = None
         if cures is not None:
             measured = read_cures(cures)
@@ -95,6 +95,12 @@ def accuracy(
         _print(result)
         if cured is not None:
             _print_cures(cured)
+
+
+def _nothing(record: Path, op: str | None, only: str | None) -> str:
+    """Why there is nothing to compare."""
+    named = f" with {only!r} in its name" if only else ""
+    return f"{record}: no call of {op!r} in any program{named}" if op else f"{record}: no program{named}"
 
 
 def _print(result: Accuracy) -> None:
@@ -157,7 +163,11 @@ def _programs(
 def _cell(pair: Pair | None, unit: float) -> str:
     if pair is None:
         return "-"
-    return f"~{pair.predicted / unit:,.0f} / {pair.measured / unit:,.0f}  {pair.error:+.0%}"
+    return f"~{pair.predicted / unit:,.0f} / {pair.measured / unit:,.0f}  {_error(pair, '+.0%')}"
+
+
+def _error(pair: Pair, format: str) -> str:
+    return "measured 0" if pair.error is None else f"{pair.error:{format}}"
 
 
 def _distributions(pairs_of: Mapping[str, Sequence[Pair]], titles: Mapping[str, tuple[str, float]]) -> Table:
@@ -168,25 +178,27 @@ def _distributions(pairs_of: Mapping[str, Sequence[Pair]], titles: Mapping[str, 
         spread = Distribution.of(pairs_of.get(name, ()))
         if spread is not None:
             shares = (spread.median, spread.mean, spread.p90, spread.max)
-            table.add_row(
-                title, str(spread.count), *(f"{share:.1%}" for share in shares), f"{spread.bias:+.1%}"
-            )
+            count = str(spread.count)
+            if spread.measured_zero:
+                count += f" + {spread.measured_zero} measured 0"
+            table.add_row(title, count, *(f"{share:.1%}" for share in shares), f"{spread.bias:+.1%}")
     return table
 
 
 def _worst(result: Accuracy) -> Table:
     """The ten largest errors of each figure, by name."""
-    table = _table("worst ten", "", "", "")
+    from optrace.measuring.accuracy import worst
+
+    table = _table("worst ten", "program", "predicted / measured", "error")
     for name, pairs in result.figures.items():
         title, unit = FIGURES[name]
-        for pair in sorted(pairs, key=lambda pair: -abs(pair.error))[:10]:
-            if pair.error:
-                table.add_row(
-                    title,
-                    pair.program,
-                    f"~{pair.predicted / unit:,.1f} / {pair.measured / unit:,.1f}",
-                    f"{pair.error:+.1%}",
-                )
+        for pair in worst(pairs, 10):
+            table.add_row(
+                title,
+                pair.program,
+                f"~{pair.predicted / unit:,.1f} / {pair.measured / unit:,.1f}",
+                _error(pair, "+.1%"),
+            )
     return table
 
 
@@ -201,20 +213,11 @@ def _classes(result: Accuracy) -> Table:
 def _print_json(result: Accuracy, cured: CuresAccuracy | None) -> None:
     import msgspec
 
-    from optrace.measuring.accuracy import Distribution
-
-    programs: dict[str, dict[str, Any]] = {}
-    for name, pairs in result.figures.items():
-        for pair in pairs:
-            row = programs.setdefault(pair.program, {"name": pair.program})
-            row[name] = {"predicted": pair.predicted, "measured": pair.measured, "error": pair.error}
-    found: dict[str, Any] = {
-        name: _spread(Distribution.of(pairs)) for name, pairs in result.figures.items() if pairs
-    }
+    found: dict[str, Any] = {name: _spread(pairs) for name, pairs in result.figures.items()}
     if "launches" in found:
         found["launches"]["op_calls_exact"] = result.op_calls_exact
         found["launches"]["programs_within_1pct"] = result.programs_within_1pct
-    found["programs"] = list(programs.values())
+    found["programs"] = list(_by_program(result.figures).values())
     found["op_classes"] = [
         {"op": r.op, "calls": r.calls, "exact": r.exact, "predicted": r.predicted, "measured": r.measured}
         for r in result.op_classes
@@ -226,14 +229,8 @@ def _print_json(result: Accuracy, cured: CuresAccuracy | None) -> None:
 
 
 def _cures_json(cured: CuresAccuracy) -> dict[str, Any]:
-    from optrace.measuring.accuracy import Distribution
-
-    found: dict[str, Any] = {name: _spread(Distribution.of(pairs)) for name, pairs in cured.figures.items()}
-    programs: dict[str, dict[str, Any]] = {}
-    for name, pairs in cured.figures.items():
-        for pair in pairs:
-            row = programs.setdefault(pair.program, {"name": pair.program})
-            row[name] = {"predicted": pair.predicted, "measured": pair.measured, "error": pair.error}
+    found: dict[str, Any] = {name: _spread(pairs) for name, pairs in cured.figures.items()}
+    programs = _by_program(cured.figures)
     for cure, rows in cured.worth.items():
         found[f"{cure}_worth_it"] = {"count": len(rows), "right": cured.right(cure)}
         for program, predicted, measured in rows:
@@ -244,13 +241,24 @@ def _cures_json(cured: CuresAccuracy) -> dict[str, Any]:
     return found
 
 
-def _spread(spread: Distribution | None) -> dict[str, float]:
-    assert spread is not None
-    return {
-        "count": spread.count,
-        "median": spread.median,
-        "mean": spread.mean,
-        "p90": spread.p90,
-        "max": spread.max,
-        "bias": spread.bias,
-    }
+def _spread(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """A figure's distribution; where nothing was measured of any program, only how many."""
+    import msgspec
+
+    from optrace.measuring.accuracy import Distribution
+
+    spread = Distribution.of(pairs)
+    if spread is None:
+        return {"count": 0, "measured_zero": len(pairs)}
+    found: dict[str, Any] = msgspec.to_builtins(spread)
+    return found
+
+
+def _by_program(pairs_of: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, Any]]:
+    """A row a program: predicted, measured and error (null where nothing was measured) of each figure."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, pairs in pairs_of.items():
+        for pair in pairs:
+            row = rows.setdefault(pair.program, {"name": pair.program})
+            row[name] = {"predicted": pair.predicted, "measured": pair.measured, "error": pair.error}
+    return rows

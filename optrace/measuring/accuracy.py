@@ -19,22 +19,24 @@ from optrace.report import Report, report
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A figure of one program. ``error`` is relative and signed: +0.1 is 10 % too high."""
+    """A figure of one program. ``error`` is relative and signed: +0.1 is 10 % too high; None where nothing was
+    measured to be relative to."""
 
     program: str
     predicted: float
     measured: float
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         if not self.measured:
-            return 0.0 if not self.predicted else math.inf
+            return None if self.predicted else 0.0
         return (self.predicted - self.measured) / self.measured
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Relative errors over programs: ``bias`` is the median of the signed ones, the rest of their sizes."""
+    """Relative errors over ``count`` programs: ``bias`` is the median of the signed ones, the rest of their sizes.
+    ``measured_zero`` programs more have no relative error: something was predicted, nothing measured."""
 
     count: int
     median: float
@@ -42,11 +44,13 @@ class Distribution:
     p90: float
     max: float
     bias: float
+    measured_zero: int = 0
 
     @classmethod
     def of(cls, pairs: Iterable[Pair]) -> Distribution | None:
         """None where there is nothing to compare."""
-        errors = np.array([pair.error for pair in pairs])
+        known = [pair.error for pair in pairs]
+        errors = np.array([error for error in known if error is not None])
         if not len(errors):
             return None
         sizes = np.abs(errors)
@@ -57,7 +61,16 @@ class Distribution:
             float(np.percentile(sizes, 90)),
             float(np.max(sizes)),
             float(np.median(errors)),
+            len(known) - len(errors),
         )
+
+
+def worst(pairs: Iterable[Pair], n: int) -> list[Pair]:
+    """The ``n`` programs that are furthest off, those with nothing measured first; exact ones left out."""
+    wrong = [pair for pair in pairs if pair.error != 0.0]
+    return sorted(wrong, key=lambda pair: math.inf if pair.error is None else abs(pair.error), reverse=True)[
+        :n
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,8 @@ class Accuracy:
     def programs_within_1pct(self) -> float:
         """The share of programs whose launches in all are off by at most 1 %."""
         pairs = self.figures.get("launches", ())
-        return sum(abs(pair.error) <= 0.01 for pair in pairs) / len(pairs) if pairs else 1.0
+        close = sum(pair.error is not None and abs(pair.error) <= 0.01 for pair in pairs)
+        return close / len(pairs) if pairs else 1.0
 
 
 def compare(
@@ -109,7 +123,8 @@ def compare(
         priced = report(run.graph, pricing)
         counted = _count_launches(run, priced, op, rows)
         if op is not None:
-            figures["launches"].append(counted)
+            if counted is not None:
+                figures["launches"].append(counted)
             continue
         for name, figure in _FIGURES.items():
             pair = figure(run, priced)
@@ -127,12 +142,16 @@ def compare(
     )
 
 
-def _count_launches(run: MeasuredRun, priced: Report, op: str | None, rows: dict[str, list[int]]) -> Pair:
-    predicted = measured = 0
+def _count_launches(
+    run: MeasuredRun, priced: Report, op: str | None, rows: dict[str, list[int]]
+) -> Pair | None:
+    """Enter the run's calls into ``rows``; the launches of them all, or None where none is of ``op``."""
+    calls = predicted = measured = 0
     for call, (cost, launches) in enumerate(zip(priced.costs, run.launches, strict=True)):
         facts = run.graph.facts(call)
         if op is not None and op not in (facts.name, facts.packet):
             continue
+        calls += 1
         row = rows.setdefault(facts.name, [0, 0, 0, 0])
         row[0] += 1
         row[1] += cost.launches == len(launches)
@@ -140,7 +159,7 @@ def _count_launches(run: MeasuredRun, priced: Report, op: str | None, rows: dict
         row[3] += len(launches)
         predicted += cost.launches or 0
         measured += len(launches)
-    return Pair(run.name, predicted, measured)
+    return Pair(run.name, predicted, measured) if calls else None
 
 
 def _compare_dram(
