@@ -67,6 +67,12 @@ LaunchOption = Annotated[float | None, _price(metavar="US", help="host time to l
 BandwidthOption = Annotated[float | None, _price(metavar="TB/S", help="memory bandwidth")]
 
 
+class Shown(StrEnum):
+    """As ``optrace.rendering.options.SHOWN``."""
+
+    FUSION = "fusion"
+
+
 class ProgramCommand(TyperCommand):
     """A command whose words after ``--`` are the program's own: ``ctx.obj`` holds them, or None without ``--``."""
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from optrace.diagnosis import Bound
 from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
+from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows
 from optrace.rendering.scoreboard import at_least, partial
 from optrace.report import Report
 
@@ -30,6 +31,11 @@ def show_report(out: Console, report: Report, *, top: int) -> None:
     show(out, Text(verdict_line(report), style=f"bold {STYLES[report.verdict.bottleneck or 'host']}"))
     show(out, "")
     show(out, _scoreboard(report))
+    if len(report.graph):
+        show(out, "")
+        show(out, _cures(report))
+        for line in blocker_lines(report):
+            show(out, Text(line, style="yellow"))
     if top and len(report.graph):
         show(out, "")
         show(out, f"top ops by share of the {units.predicted_us(report.timeline.wall_us)} wall clock")
@@ -54,6 +60,16 @@ def _scoreboard(report: Report) -> Table:
     steps = report.graph.info.steps
     if steps > 1:
         table.add_row("a step", *_a_step(report, steps))
+    return table
+
+
+def _cures(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for number, _ in enumerate(COLUMNS):
+        table.add_column(no_wrap=True, justify="right" if 0 < number < len(COLUMNS) - 1 else "left")
+    table.add_row(*COLUMNS, style="bright_black")
+    for row in cure_rows(report):
+        table.add_row(*row)
     return table
 
 

@@ -29,12 +29,14 @@ from .options import (
     NoGradOption,
     OptimizerOption,
     ProgramCommand,
+    Shown,
     StepsOption,
     TrainOption,
     WarmupOption,
 )
 from .speaker import Speaker
 from .target import report_of
+from .verify import check_verify, verify_cures
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -70,6 +72,13 @@ def trace(
     max_nodes: Annotated[
         int | None, typer.Option(metavar="N", help="fold a picture that would pass N nodes")
     ] = None,
+    shown: Annotated[
+        list[Shown] | None,
+        typer.Option("--show", metavar="WHAT", help="draw besides: fusion, what a compiler would fuse"),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="measure the cures on this machine's GPU, beside the prediction")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
     mode: ModeOption = Mode.AUTO,
     device: DeviceOption = Device.CUDA,
@@ -102,6 +111,8 @@ def trace(
         DrawOptions(depth, max_nodes)
         for file in files:
             check_path(file)
+    if verify:
+        check_verify(target)
     say = Speaker(quiet)
     place = {"mode": mode.value, "device": device.value, "assume": assume.value}
     options = {
@@ -127,8 +138,10 @@ def trace(
     say.report(report, top)
     for file in files:
         with bad_input(RenderError):
-            notes = render(report, file, depth=depth, max_nodes=max_nodes)
+            notes = render(report, file, depth=depth, max_nodes=max_nodes, show=shown or ())
         say.line(f"wrote {file}")
         for note in notes:
             say.line(f"  {note}")
+    if verify and not code:
+        verify_cures(target, options | {"args": ctx.obj or ()}, report, say)
     return code

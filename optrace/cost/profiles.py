@@ -87,7 +87,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     launch_us: float
     sync_us: float
     queue_depth: int
-    compiled_call_us: float = 60.0
+    compiled_call_us: float = 100.0
     compiled_kernel_us: float = 10.0
     source: str
     measured: bool = False

@@ -63,7 +63,7 @@ def fuse(priced: PricedGraph) -> Fusion:
     groups = _Groups(lowered.kernels)
     groups.merge()
     steps = (
-        _step([lowered.kernels[number] for number in members], works, lowered.roles, groups)
+        _step([lowered.kernels[number] for number in members], works, lowered, groups)
         for members in groups.ordered()
     )
     return Fusion((*_seeds(lowered), *steps), lowered.roles)
@@ -71,11 +71,12 @@ def fuse(priced: PricedGraph) -> Fusion:
 
 def _seeds(lowered: Lowered) -> Iterator[Step]:
     """Each compiled part that draws random numbers draws its seeds first, in a kernel of its own."""
-    for segment in sorted({kernel.segment for kernel in lowered.kernels if kernel.random}):
+    drawing = {kernel.segment for kernel in lowered.kernels if not kernel.calls.isdisjoint(lowered.random)}
+    for segment in sorted(drawing):
         yield Step((), Work(kernels=1, kind="elementwise", source="rule"), False, (), (), segment)
 
 
-def _step(members: Sequence[Kernel], works: Sequence[Work], roles: Sequence[Role], groups: _Groups) -> Step:
+def _step(members: Sequence[Kernel], works: Sequence[Work], lowered: Lowered, groups: _Groups) -> Step:
     first = members[0]
     calls = tuple(sorted(frozenset().union(*(kernel.calls for kernel in members))))
     inside = {value.number for kernel in members for value in kernel.writes}
@@ -92,8 +93,8 @@ def _step(members: Sequence[Kernel], works: Sequence[Work], roles: Sequence[Role
         return Step(calls, first.work, False, first.work.reads, first.work.writes, first.segment)
     # A generated reduction keeps its row in registers or passes over it in order: it streams like a pointwise one.
     kind: KernelKind = "foreach" if first.sort == "foreach" else "elementwise"
-    random = sum(kernel.random for kernel in members)
-    flops = sum(works[call].flops or 0 for call in calls if roles[call] != "extern") + RANDOM_FLOPS * random
+    flops = sum(works[call].flops or 0 for call in calls if lowered.roles[call] != "extern")
+    flops += sum(RANDOM_FLOPS * lowered.random.get(call, 0) for call in calls)
     launches = 1
     if first.sort == "foreach":
         arguments = len(reads) + len(writes)

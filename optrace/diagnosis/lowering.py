@@ -8,7 +8,7 @@ whole storage makes a new value; one of a part is a kernel that later readers wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -50,7 +50,6 @@ class Value:
         "live",
         "number",
         "operations",
-        "random",
         "reads",
         "segment",
         "tensor",
@@ -68,7 +67,6 @@ class Value:
         self.reads: dict[tuple[int, int], Read] = {}
         self.calls: frozenset[int] = frozenset()
         self.operations = 0
-        self.random = 0
 
 
 STANDING = -1
@@ -113,17 +111,16 @@ class Kernel:
     writes: list[Value]
     after: set[int] = field(default_factory=set)
     work: Work | None = None
-    random: int = 0
     lists: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Kernels in an order in which they can run; ``roles`` a call."""
+    """Kernels in an order in which they can run; ``roles`` a call; random numbers that a call draws."""
 
     kernels: list[Kernel]
     roles: Sequence[Role]
-    segments: int
+    random: Mapping[int, int]
 
 
 def lower(graph: OpGraph, works: Sequence[Work], target: Target) -> Lowered:
@@ -146,6 +143,7 @@ class _Lowering:
         self.channels_last = _prefers_channels_last(graph, self.roles)
         self.version: Counter[int] = Counter()
         self.current: dict[int, Value] = {}
+        self.random: dict[int, int] = {}
         self.pending: dict[int, list[Value]] = {}
         self.same: dict[object, tuple[Value, ...]] = {}
         self.converted: set[int] = set()
@@ -173,7 +171,7 @@ class _Lowering:
             else:
                 self._extern(node)
         self._store_what_is_left()
-        return Lowered(_needed(self.kernels), self.roles, max(self.segments, default=0) + 1)
+        return Lowered(_needed(self.kernels), self.roles, self.random)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -231,7 +229,6 @@ class _Lowering:
             value.segment,
             value.reads,
             [value],
-            random=value.random,
         )
         self._add(kernel)
 
@@ -278,10 +275,9 @@ class _Lowering:
     def _define(self, values: Sequence[Value], expression: _Expression, node: OpNode) -> None:
         """Let new values be expressions, and store those that are better stored."""
         calls = expression.calls | {node.id}
-        random = expression.random + (values[0].tensor.numel if node.facts.packet in RANDOM else 0)
         count = expression.operations + operations(node)
         for value in values:
-            value.reads, value.calls, value.random, value.operations = expression.reads, calls, random, count
+            value.reads, value.calls, value.operations = expression.reads, calls, count
             self.current[value.tensor.storage] = value
             for read in expression.reads.values():
                 self.pending.setdefault(read.value.number, []).append(value)
@@ -321,6 +317,8 @@ class _Lowering:
             return
         packet = node.facts.packet
         shown = max(written, key=lambda tensor: tensor.numel)
+        if packet in RANDOM:
+            self.random[node.id] = shown.numel
         if packet in ("aten.cat", "aten.stack") and self._concatenates(node, shown):
             return
         key = self._key(node) if packet not in RANDOM else None
@@ -379,7 +377,6 @@ class _Lowering:
                 expression.reads,
                 [value],
                 after=after,
-                random=expression.random,
             )
         )
         value.live = True
@@ -440,7 +437,7 @@ class _Lowering:
     ) -> None:
         """One kernel, or a chain of them where there are few rows: over parts, then over what those gave."""
         segment = self.segments[node.id]
-        calls, reads, random = expression.calls | {node.id}, expression.reads, expression.random
+        calls, reads = expression.calls | {node.id}, expression.reads
         for value in statistics:
             value.live |= keep
         while (parts := split_factor(shape, self.target.sm_count)) > 1:
@@ -448,13 +445,11 @@ class _Lowering:
             tensor = _scratch(statistics[0].tensor, rows, node)
             partial = self._new(tensor, segment)
             length = max(2, shape.length // parts)
-            self._add(Kernel("reduction", calls, rows, length, segment, reads, [partial], random=random))
-            calls, random = frozenset({node.id}), 0
+            self._add(Kernel("reduction", calls, rows, length, segment, reads, [partial]))
+            calls = frozenset({node.id})
             reads = {(partial.number, 0): Read(partial, Access(tensor, tensor.nbytes), aligned=True)}
             shape = ReductionShape(shape.rows, parts, shape.inner)
-        self._add(
-            Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics, random=random)
-        )
+        self._add(Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics))
 
     def _scatter(self, node: OpNode) -> None:
         """Clear or copy what is added to, then a kernel over what is added."""
@@ -687,7 +682,6 @@ class _Lowering:
                     segment,
                     expression.reads,
                     [part],
-                    random=expression.random,
                 )
             )
             after.add(len(self.kernels) - 1)
@@ -732,18 +726,17 @@ class _Lowering:
 class _Expression:
     """Reads and operations gathered for a call."""
 
-    __slots__ = ("calls", "operations", "random", "reads")
+    __slots__ = ("calls", "operations", "reads")
 
     def __init__(self) -> None:
         self.reads: dict[tuple[int, int], Read] = {}
         self.calls: frozenset[int] = frozenset()
         self.operations = 0
-        self.random = 0
 
     def copy(self) -> _Expression:
         other = _Expression()
         other.reads = dict(self.reads)
-        other.calls, other.operations, other.random = self.calls, self.operations, self.random
+        other.calls, other.operations = self.calls, self.operations
         return other
 
     def read(self, value: Value, access: Access, *, aligned: bool) -> None:
@@ -761,7 +754,6 @@ class _Expression:
                 self.reads[key] = read if both == read.aligned else Read(read.value, read.access, both)
         self.calls |= value.calls
         self.operations += value.operations
-        self.random += value.random
 
 
 def _scratch(like: TensorMeta, count: int, node: OpNode) -> TensorMeta:

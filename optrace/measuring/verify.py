@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -52,11 +53,12 @@ def verify(
     """
     if not torch.cuda.is_available():
         raise VerifyError("the cures can be measured only on a CUDA GPU, and this machine has none")
-    rows = []
-    for name, prepare in _STAGES:
+    rows: dict[str, Measured] = {}
+    # A capture that fails may leave the process in disorder: it comes last.
+    for name in sorted(_STAGES, key=lambda name: _STAGES[name] is _captured):
         progress(name)
-        rows.append(_stage(name, prepare, step, stage_s, repeats))
-    return tuple(rows)
+        rows[name] = _stage(name, _STAGES[name], step, stage_s, repeats)
+    return tuple(rows[name] for name in _STAGES)
 
 
 def _stage(name: str, prepare: Callable[[Step], Step], step: Step, stage_s: float, repeats: int) -> Measured:
@@ -105,9 +107,22 @@ def _captured(step: Step) -> Step:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except Exception:
+        _end_of_capture()
+        raise
     return graph.replay
+
+
+def _end_of_capture() -> None:
+    """After a capture that failed the random generator still thinks that it is captured; the end of one that does
+    not fail tells it otherwise."""
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.synchronize()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device="cuda")
 
 
 def _compiled(step: Step) -> Step:
@@ -118,12 +133,12 @@ def _compiled_with_graphs(step: Step) -> Step:
     return torch.compile(step, mode="reduce-overhead")
 
 
-_STAGES: Sequence[tuple[str, Callable[[Step], Step]]] = (
-    ("eager", _eager),
-    ("+ CUDA graph", _captured),
-    ("+ fusion", _compiled),
-    ("+ both", _compiled_with_graphs),
-)
+_STAGES: Mapping[str, Callable[[Step], Step]] = {
+    "eager": _eager,
+    "+ CUDA graph": _captured,
+    "+ fusion": _compiled,
+    "+ both": _compiled_with_graphs,
+}
 
 #: A replay allocates nothing: what its capture took is what it holds.
 _PEAK_OF_A_STEP = frozenset({"eager", "+ fusion", "+ both"})

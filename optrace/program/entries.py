@@ -57,6 +57,15 @@ class Program:
     marks_steps: bool
     _set_up: Callable[[Recorder], Callable[[], object]]
 
+    def step(self, recorder: Recorder) -> Callable[[], object]:
+        """The step alone, set up to be run as often as one likes. Raises ``ProgramError`` for a program that runs
+        once and marks its steps itself."""
+        if self.marks_steps:
+            raise ProgramError(
+                f"{self.name} runs once, as a script: only a model or a function can be run again"
+            )
+        return _exits_quietly(self._set_up(recorder))
+
     def run(self, recorder: Recorder) -> None:
         """Set up, warm up, record. The program's own exceptions pass through."""
         step = _exits_quietly(self._set_up(recorder))

@@ -7,6 +7,7 @@ that text, legend and terminal share is data, in ``scoreboard``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from optrace.rendering.errors import RenderError
@@ -56,13 +57,14 @@ def render(
     depth: int | None = None,
     max_nodes: int | None = None,
     layout_timeout_s: float = 30.0,
+    show: Iterable[str] = (),
 ) -> list[str]:
     """Write ``report`` to ``path`` in the format of its suffix; the file appears whole or not at all.
 
     Returns what the reader should be told, such as how far the picture was folded. The options are those
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
     """
-    options = DrawOptions(depth, max_nodes, layout_timeout_s)
+    options = DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show))
     file = Path(path)
     format = check_path(file)
     try:
@@ -82,11 +84,12 @@ def render_bytes(
     depth: int | None = None,
     max_nodes: int | None = None,
     layout_timeout_s: float = 30.0,
+    show: Iterable[str] = (),
 ) -> bytes:
     """``report`` as ``format`` (``"svg"``, ``"json"``, ...). Raises as ``render`` does."""
     try:
         row = format_of(format)
-        return row.render(report, DrawOptions(depth, max_nodes, layout_timeout_s)).data
+        return row.render(report, DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show))).data
     except RenderError as error:
         raise RenderError(f"cannot render {format}: {error}") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import graphviz
 
@@ -15,12 +16,13 @@ from optrace.rendering import units
 from optrace.rendering.boxes import Box, nest
 from optrace.rendering.collapse import Folder
 from optrace.rendering.columns import Columns, columns
+from optrace.rendering.cures import outlines
 from optrace.rendering.legend import legend
 from optrace.rendering.looks import box_look, edge_look, head_look, node_look, passing_look
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.palette import EDGE
 from optrace.rendering.phases import Passing, head_ids, passing, starts
-from optrace.rendering.picture import Level, Picture
+from optrace.rendering.picture import Level, Picture, PictureNode
 from optrace.rendering.stacking import rows
 from optrace.report import Report
 
@@ -33,17 +35,22 @@ def render(report: Report, options: DrawOptions) -> Rendered:
     folder = Folder(report)
     levels = folder.levels(options)
     level = next((level for level, nodes in levels if nodes <= options.node_limit), levels[-1][0])
-    source, notes = draw(folder, level, levels)
+    source, notes = draw(folder, level, levels, options)
     return Rendered(source.encode(), notes)
 
 
 def draw(
-    folder: Folder, level: Level, levels: list[tuple[Level, int]], notes: tuple[str, ...] = ()
+    folder: Folder,
+    level: Level,
+    levels: list[tuple[Level, int]],
+    options: DrawOptions,
+    notes: tuple[str, ...] = (),
 ) -> tuple[str, tuple[str, ...]]:
     """DOT text at one level, and what its reader should be told; ``notes`` come first."""
     picture = folder.picture(level)
     told = (*notes, *fold_note(picture, folder.deepest, levels))
-    return dot_source(folder.report, picture, told), told
+    regions = outlines(folder.report) if "fusion" in options.show else {}
+    return dot_source(folder.report, picture, told, regions), told
 
 
 def fold_note(picture: Picture, deepest: int, levels: list[tuple[Level, int]]) -> tuple[str, ...]:
@@ -69,10 +76,16 @@ class _Scene:
     heads: Mapping[str, str]
     passed: Sequence[Passing]
     columns: Columns
+    regions: Mapping[int, tuple[int, str]]
 
 
-def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
-    """The picture with its legend."""
+def dot_source(
+    report: Report,
+    picture: Picture,
+    notes: tuple[str, ...],
+    regions: Mapping[int, tuple[int, str]] = MappingProxyType({}),
+) -> str:
+    """The picture with its legend. ``regions`` are a call's number and colour of outline, as ``outlines`` gives."""
     dot = graphviz.Digraph(
         "optrace",
         graph_attr={
@@ -89,7 +102,7 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
         node_attr={"fontname": FONT, "fontsize": "10", "shape": "box", "style": "rounded,filled"},
         edge_attr={"fontname": FONT, "color": EDGE, "arrowsize": "0.55"},
     )
-    scene = _Scene(report, head_ids(picture), passing(report, picture), columns(picture))
+    scene = _Scene(report, head_ids(picture), passing(report, picture), columns(picture), regions)
     column = scene.columns.column
     if scene.columns.beside:
         # A second pass over all boxes at once would forget which column comes first.
@@ -116,9 +129,20 @@ def dot_source(report: Report, picture: Picture, notes: tuple[str, ...]) -> str:
     return str(dot.source)
 
 
+def _outline(scene: _Scene, node: PictureNode) -> dict[str, str]:
+    """A node of one region has its outline and its number; one that several regions share has neither."""
+    found = {scene.regions.get(call) for call in node.calls if not node.is_quiet}
+    found.discard(None)
+    if len(found) != 1:
+        return {}
+    ((number, color),) = (region for region in found if region is not None)
+    return {"color": color, "penwidth": "4", "xlabel": f"fused {number}"}
+
+
 def _add_box(dot: graphviz.Digraph, scene: _Scene, box: Box, name: str = "cluster") -> None:
     for node in box.nodes:
-        dot.node(node.id, **node_look(scene.report, node, box.captions.get(node.id, "")))
+        look = node_look(scene.report, node, box.captions.get(node.id, ""))
+        dot.node(node.id, **look | _outline(scene, node))
     own = {node.id for node in box.nodes}
     for left, right in scene.columns.beside:
         if left in own and right in own:

@@ -15,6 +15,7 @@ import msgspec
 
 from optrace.cost.profiles import Pricing, pricing
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
+from optrace.rendering.cures import cures_record
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import main_math_dtype, tax_layers
 from optrace.report import Report
@@ -46,6 +47,7 @@ def _document(report: Report) -> dict[str, Any]:
         "totals": _totals(report),
         "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
         "edges": edges,
+        "cures": cures_record(report),
         "peak_storages": [
             {
                 "storage": held.storage,
@@ -174,6 +176,8 @@ def _by_line(document: Mapping[str, Any]) -> bytes:
     for name, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             shown = b"[\n  " + b",\n  ".join(map(encode, value)) + b"\n]"
+        elif name == "cures":
+            shown = _by_line(value).rstrip()
         elif name in ("operators", "tensor_names", "totals") and value:
             items = (encode(key) + b":" + encode(item) for key, item in value.items())
             shown = b"{\n  " + b",\n  ".join(items) + b"\n}"

@@ -48,7 +48,7 @@ def _render(report: Report, options: DrawOptions, format: str) -> Rendered:
     notes: tuple[str, ...] = ()
     while True:
         level, nodes = fitting[0]
-        source, told = dot.draw(folder, level, levels, notes)
+        source, told = dot.draw(folder, level, levels, options, notes)
         try:
             return Rendered(lay_out(source, format, options.layout_timeout_s, program), told)
         except LayoutTooSlowError:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from optrace.diagnosis import Bound
 from optrace.rendering import units
+from optrace.rendering.cures import blocker_lines, legend_rows
 from optrace.rendering.markup import cell, font, paragraph, table
 from optrace.rendering.palette import INK, PAINT, QUIET
 from optrace.rendering.scoreboard import missing_figures, provenance, scoreboard_rows, verdict_line
@@ -37,6 +38,7 @@ def legend(report: Report, notes: tuple[str, ...]) -> str:
         _text(verdict_line(report), 12, INK),
         _bar(report),
         table([*_keys(report), cell("", HEIGHT="6"), *_scoreboard(report)], CELLPADDING="1"),
+        *(_text(line, 10, INK) for line in blocker_lines(report)),
         *(_text(note, 10, INK) for note in notes),
         *(_text(f"{units.UNKNOWN} {line}", 10, INK) for line in missing_figures(report)),
         _text("\n".join(provenance(report)), 9, QUIET),
@@ -98,6 +100,8 @@ def _meaning(bound: Bound, has_part: bool) -> str:
 def _scoreboard(report: Report) -> Iterator[str]:
     for row in scoreboard_rows(report):
         yield _row(font(row.label, size=10, color=QUIET), row.value, row.detail)
+    for label, value, detail in legend_rows(report):
+        yield _row(font(label, size=10, color=QUIET), value, detail)
 
 
 def _row(label: str, value: str, detail: str) -> str:

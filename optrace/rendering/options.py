@@ -11,15 +11,21 @@ READABLE_NODES = 400
 ASKED_NODES = 2000
 
 
+#: What a picture can show besides the graph.
+SHOWN = frozenset({"fusion"})
+
+
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
     """``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes``
     allows). ``max_nodes``: past it a picture folds by itself (None: 400, or 2,000 where a depth is asked
-    for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried."""
+    for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
+    ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse)."""
 
     depth: int | None = None
     max_nodes: int | None = None
     layout_timeout_s: float = 30.0
+    show: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 0:
@@ -28,6 +34,9 @@ class DrawOptions:
             raise ValueError(f"max_nodes is a number of nodes and cannot be {self.max_nodes}")
         if not self.layout_timeout_s > 0:
             raise ValueError(f"layout_timeout_s is a time in seconds and cannot be {self.layout_timeout_s}")
+        unknown = self.show - SHOWN
+        if unknown:
+            raise ValueError(f"nothing is called {min(unknown)!r} (one of {', '.join(sorted(SHOWN))})")
 
     @property
     def node_limit(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from optrace.graph import OpNode, TensorMeta, Value
 from optrace.rendering import units
+from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows, region_rows
 from optrace.rendering.details import plain_value, tensor_name
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import (
@@ -39,6 +40,15 @@ def _lines(report: Report) -> Iterator[str]:
     yield verdict_line(report)
     yield ""
     yield from _table([(row.label, row.value, row.detail) for row in scoreboard_rows(report)], "<><")
+    yield ""
+    yield "ways to run it"
+    yield from _table([COLUMNS, *cure_rows(report)], "<>>>>>>><")
+    yield from blocker_lines(report)
+    regions = region_rows(report)
+    if regions:
+        yield ""
+        yield "what a compiler would fuse: launches, bytes and device time before and after"
+        yield from _table(regions, "<>>><")
     yield ""
     yield "host tax by layer"
     yield from _table(

@@ -1,0 +1,94 @@
+"""``--verify``: the cures measured on this machine's GPU, beside what was predicted of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from .console import console, show
+from .errors import BadInput, bad_input
+from .speaker import Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optrace.measuring.verify import Measured
+    from optrace.report import Report
+
+_COLUMNS = ("", "launches", "peak", "device", "wall", "speed-up", "prepared in")
+
+
+def check_verify(target: str) -> None:
+    """Raises ``BadInput`` where there is nothing to measure: asked before a long trace."""
+    import torch
+
+    if target.endswith(".json"):
+        raise BadInput(f"--verify runs the program, and {target} is a recorded graph")
+    if not torch.cuda.is_available():
+        raise BadInput("--verify measures the cures on a CUDA GPU, and this machine has none: leave it out")
+
+
+def verify_cures(target: str, options: dict[str, Any], report: Report, say: Speaker) -> None:
+    """Run the program's step in each of the four ways and print predicted and measured side by side."""
+    from optrace.measuring.verify import VerifyError, verify
+    from optrace.program import Options, ProgramError, find_program
+    from optrace.tracing import TraceError, open_session
+
+    with (
+        bad_input(ProgramError, TraceError, VerifyError),
+        find_program(target, Options(**options)) as program,
+        open_session("cuda") as session,
+    ):
+        step = program.step(session)
+        measured = verify(step, progress=lambda name: say.line(f"measuring {name}"))
+    show(console(), "")
+    show(console(), comparison(report, measured))
+    for row in measured:
+        if row.failed:
+            say.warning(f"{row.name} could not be measured: {row.failed}")
+
+
+def comparison(report: Report, measured: Sequence[Measured]) -> Table:
+    """Predicted figures with ``~`` on one line, measured ones under them."""
+    from optrace.rendering import units
+    from optrace.rendering.cures import speed_up
+
+    table = Table.grid(padding=(0, 2))
+    for number, _ in enumerate(_COLUMNS):
+        table.add_column(no_wrap=True, justify="right" if number else "left")
+    table.add_row(*_COLUMNS, style="bright_black")
+    steps = report.graph.info.steps
+    eager = next((row.wall_us for row in measured if not row.failed and row.name == "eager"), None)
+    for row, truth in zip(report.cures.rows, measured, strict=True):
+        table.add_row(
+            f"{row.name}, predicted",
+            units.count(row.launches / steps),
+            units.allocated(row.peak_bytes),
+            units.predicted_us(row.device_us / steps),
+            units.predicted_us(row.wall_us / steps),
+            speed_up(row),
+            style="bright_black",
+        )
+        if truth.failed:
+            table.add_row("  measured", "failed")
+            continue
+        assert truth.wall_us is not None
+        table.add_row(
+            "  measured",
+            units.count(truth.launches),
+            units.allocated(truth.peak_bytes),
+            _measured_us(truth.device_us),
+            _measured_us(truth.wall_us),
+            f"{eager / truth.wall_us:.2f}x" if eager else units.UNKNOWN,
+            f"{truth.prepare_s:.1f} s",
+            style="bold",
+        )
+    return table
+
+
+def _measured_us(us: float | None) -> str:
+    """No ``~``: it was measured."""
+    from optrace.rendering import units
+
+    return units.predicted_us(us).removeprefix("~")
