@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optrace.cost.device import DeviceTime, device_time
+from optrace.cost.device import DeviceModel, DeviceTime
 from optrace.cost.host import HostTime, host_time
 from optrace.cost.l2 import L2Cache, Traffic
 from optrace.cost.memory import MemoryUse, memory_use
@@ -74,6 +74,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     works = [work_of(node, target) for node in graph]
     memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
     traffics = warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
+    device = DeviceModel(pricing.gpu, target)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):
         costs.append(
@@ -81,7 +82,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
                 work=work,
                 traffic=traffic,
                 host=host_time(node, work, pricing.host),
-                device=device_time(work, traffic.read + traffic.written, pricing.gpu),
+                device=device.time(node, work, traffic),
             )
         )
     return PricedGraph(graph, pricing, tuple(costs), memory)

@@ -15,16 +15,56 @@ from typing import TypeVar
 
 import msgspec
 
+from optrace.graph import DTYPE_BYTES
+
 
 class UnknownProfileError(ValueError):
     """No profile has this name."""
+
+
+class KernelRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What kernels of a kind take: ``floor_us`` in any case; ``hbm`` and ``l2`` times what their bytes take at the
+    datasheet's bandwidths; on an SM ``block_us`` a thread block and ``step_us`` a round of its loads; ``chain_us`` a
+    round of one block alone, which waits for memory."""
+
+    floor_us: float
+    hbm: float = 0.0
+    l2: float = 0.0
+    block_us: float = 0.0
+    step_us: float = 0.0
+    chain_us: float = 0.0
+
+
+class ProductRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What products of a kind take, tile by tile: ``math`` is the share of an SM's peak that multiply-adds reach;
+    ``fetch_ps`` picoseconds a byte of operands, ``store_ps`` a byte of results; ``wait_us`` a step of the depth waits
+    for when its tile is alone; ``tile_us`` each tile takes besides. ``tiles`` are those to choose from. ``persistent``:
+    one tile at a time on an SM. ``splits``: the depth may be shared out. ``tf32``: float32 runs in TF32."""
+
+    floor_us: float
+    math: float
+    fetch_ps: float
+    store_ps: float
+    wait_us: float
+    tile_us: float
+    hbm: float
+    l2: float
+    tiles: tuple[tuple[int, int], ...]
+    persistent: bool = False
+    splits: bool = False
+    tf32: bool = False
+
+    def itemsize(self, dtype: str) -> int:
+        """Bytes of an operand's element."""
+        return DTYPE_BYTES.get(dtype, 4)
 
 
 class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One GPU. Rates are dense; ``peak_tflops`` is by dtype, with ``tf32`` for fp32 matmuls in TF32.
 
     ``bandwidth_efficiency`` and ``matmul_efficiency`` are the achieved shares of the datasheet rates;
-    ``kernel_floor_us`` is the device time of an empty kernel.
+    ``kernel_floor_us`` is the device time of an empty kernel. ``kernels`` and ``products`` are the rates of kernels by
+    kind; a profile that has none is scaled from the one that does (``with_kernel_rates``).
     """
 
     key: str
@@ -46,6 +86,8 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     source: str
     measured: bool = False
     note: str = ""
+    kernels: dict[str, KernelRates] = {}
+    products: dict[str, ProductRates] = {}
 
     def peak_flops(self, dtype: str, *, matmul: bool, tf32: bool = False) -> float | None:
         """Peak FLOP/s of ``dtype``, in matrix units for matmuls and in plain ones otherwise."""
@@ -91,6 +133,30 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     compiled_kernel_us: float = 10.0
     source: str
     measured: bool = False
+
+
+#: The profile whose kernels were measured.
+MEASURED_KERNELS = "h200"
+
+
+def with_kernel_rates(gpu: GpuProfile) -> GpuProfile:
+    """The profile itself, or with the kernel rates of the measured GPU: what an SM takes is scaled by the float32
+    rates of the SMs, all else is relative to the profile's own bandwidths and peaks, and waits stay as they are."""
+    if gpu.kernels:
+        return gpu
+    base = gpu_profiles()[MEASURED_KERNELS]
+    slower = (base.peak_tflops["float32"] / base.sm_count) / (gpu.peak_tflops["float32"] / gpu.sm_count)
+    return msgspec.structs.replace(gpu, kernels=_slowed_kernels(slower), products=base.products)
+
+
+@cache
+def _slowed_kernels(slower: float) -> dict[str, KernelRates]:
+    """The measured kernels on SMs that take ``slower`` times as long."""
+    replace = msgspec.structs.replace
+    return {
+        kind: replace(rates, block_us=rates.block_us * slower, step_us=rates.step_us * slower)
+        for kind, rates in gpu_profiles()[MEASURED_KERNELS].kernels.items()
+    }
 
 
 P = TypeVar("P", GpuProfile, HostProfile)

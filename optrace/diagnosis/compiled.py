@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optrace.cost.device import device_time
+from optrace.cost.device import DeviceModel, DeviceTime, device_time
 from optrace.cost.host import HostTime
+from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
 from optrace.cost.profiles import HostProfile
@@ -33,17 +34,25 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     kept = library_workspaces(priced.graph, priced.pricing.target(priced.graph.info.torch))
     memory = memory_use(graph, [work.allocated for work in works], kept)
     gpu = priced.pricing.gpu
+    model = DeviceModel(gpu, priced.pricing.target(priced.graph.info.torch))
     traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
     costs = tuple(
         OpCost(
             work=step.work,
             traffic=traffic,
             host=_host_time(step, priced.pricing.host, first=number == 0),
-            device=device_time(step.work, traffic.read + traffic.written, gpu),
+            device=_device_time(step, traffic, priced, model),
         )
         for number, (step, traffic) in enumerate(zip(steps, traffics, strict=True))
     )
     return PricedGraph(graph, priced.pricing, costs, memory)
+
+
+def _device_time(step: Step, traffic: Traffic, eager: PricedGraph, model: DeviceModel) -> DeviceTime | None:
+    """A library call as in the eager run; generated code as one stream."""
+    if not step.region and len(step.calls) == 1:
+        return model.time(eager.graph[step.calls[0]], step.work, traffic)
+    return device_time(step.work, traffic.read + traffic.written, eager.pricing.gpu)
 
 
 def _host_time(step: Step, host: HostProfile, *, first: bool) -> HostTime:

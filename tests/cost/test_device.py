@@ -1,60 +1,226 @@
-"""Device time by the roofline: arithmetic on the page."""
+"""Device time launch by launch: what is launched, and its time as arithmetic on the page."""
 
+import ast
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from optrace.cost.device import KIND_SHARES, device_time
-from optrace.cost.profiles import find_gpu
+import optrace.cost.device
+from optrace.cost.device import DeviceModel, device_time, launches_of
+from optrace.cost.device.kernel import Kernel, Product, launches
+from optrace.cost.device.rates import Rates
+from optrace.cost.l2 import Traffic
+from optrace.cost.profiles import KernelRates, ProductRates, find_gpu, gpu_profiles, with_kernel_rates
+from optrace.cost.rules import work_of
 from optrace.cost.work import Access, Work
 from optrace.graph import TensorMeta
+from tests.cost.calls import TARGET, Maker, T
 
-GPU = find_gpu("h200")
+#: 100 SMs, 4 TB/s from HBM and 8 from L2, 100 TFLOP/s in bfloat16: round numbers.
+GPU = msgspec.structs.replace(
+    find_gpu("h200"),
+    sm_count=100,
+    bandwidth_tb_s=4.0,
+    l2_bandwidth_tb_s=8.0,
+    peak_tflops={"float32": 50.0, "bfloat16": 100.0},
+    kernels={
+        "stream": KernelRates(floor_us=1.0, hbm=1.25, l2=1.0),
+        "blocks": KernelRates(floor_us=2.0, block_us=0.5, step_us=0.1, chain_us=3.0),
+    },
+    products={
+        "tiled": ProductRates(
+            floor_us=2.0,
+            math=1.0,
+            fetch_ps=0.0,
+            store_ps=0.0,
+            wait_us=0.0,
+            tile_us=0.5,
+            hbm=1.0,
+            l2=1.0,
+            tiles=((100, 100),),
+            persistent=True,
+        )
+    },
+)
 
 
-def work(kind, flops, *, dtype="bfloat16", kernels=1, nbytes=0):
-    tensor = TensorMeta((nbytes,), (1,), "uint8", "cuda:0", 0, nbytes, 0, 0)
-    reads = (Access(tensor, nbytes),) if nbytes else ()
-    return Work(kernels=kernels, flops=flops, matmul_flops=flops, kind=kind, math_dtype=dtype, reads=reads)
+def us(launch, hbm_bytes=0.0):
+    return Rates(GPU).launch_us(launch, hbm_bytes)[0]
 
 
-def test_a_large_product_takes_its_arithmetic():
-    time = device_time(work("matmul", 2 * 4000**3), 0, GPU)
+def listed(node):
+    return launches_of(node, work_of(node, TARGET), TARGET)
+
+
+# Times -----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_from_hbm_and_from_l2_take_their_own_time():
+    # 40 MB at 4 TB/s, 1.25 times over, and 80 MB of hits at 8 TB/s.
+    assert us(Kernel("stream", 120e6), 40e6) == pytest.approx(1.0 + 1.25 * 40 / 4 + 80 / 8)
+
+
+def test_blocks_take_turns_on_an_sm():
+    # 1000 blocks on 100 SMs are ten an SM, each with a fixed part and four rounds.
+    assert us(Kernel("blocks", 0, blocks=1000, steps=4)) == pytest.approx(
+        2.0 + max(4 * 3.0, 10 * (0.5 + 4 * 0.1))
+    )
+
+
+def test_a_few_long_blocks_wait_for_memory():
+    assert us(Kernel("blocks", 0, blocks=8, steps=1000)) == pytest.approx(2.0 + 1000 * 3.0)
+
+
+def test_launches_alike_run_one_after_the_other():
+    assert us(Kernel("stream", count=3)) == pytest.approx(3 * 1.0)
+
+
+def test_a_product_takes_its_rounds_of_tiles():
+    # 1100 x 1000 results are 110 tiles of 100 x 100: two rounds on 100 SMs of a TFLOP/s each.
+    tile_us = 2 * 100 * 100 * 600 / 1e12 * 1e6
+    assert us(Product("tiled", "bfloat16", 1100, 1000, 600)) == pytest.approx(2.0 + 2 * (tile_us + 0.5))
+
+
+def test_a_shallow_product_takes_its_bytes():
+    assert us(Product("tiled", "bfloat16", 100, 100, 1, nbytes=400e6), 400e6) == pytest.approx(2.0 + 400 / 4)
+
+
+def test_split_depth_is_worked_on_side_by_side():
+    whole = us(Product("tiled", "bfloat16", 100, 100, 6400))
+    split = us(Product("tiled", "bfloat16", 100, 100, 6400, split=True))
+    # One tile of 128 us, or 64 parts of it at once.
+    assert whole == pytest.approx(2.0 + 0.5 + 128)
+    assert split == pytest.approx(2.0 + 0.5 + 128 / 64)
+
+
+# What is launched ------------------------------------------------------------------------------------------
+
+
+def test_a_contiguous_op_is_vectorized_and_a_broadcast_one_is_not():
+    make = Maker()
+    same = make("aten.add.Tensor", T(64, 1024), T(64, 1024), out=T(64, 1024))
+    (kernel,) = listed(same)
+    assert (kernel.kind, kernel.nbytes) == ("vectorized", 3 * 4 * 64 * 1024)
+    broadcast = make("aten.add.Tensor", T(64, 1024), T(1024), out=T(64, 1024))
+    (kernel,) = listed(broadcast)
+    assert (kernel.kind, kernel.nbytes) == ("strided", 4 * (2 * 64 * 1024 + 1024))
+    # Offsets along two dimensions, 512 elements a block.
+    assert (kernel.steps, kernel.blocks) == (2, 64 * 1024 / 512)
+
+
+def test_mixed_dtypes_are_cast_on_the_way_and_narrowing_is_vectorized():
+    make = Maker()
+    mixed = make("aten.add.Tensor", T(4096), T(4096, dtype="bfloat16"), out=T(4096))
+    assert [kernel.kind for kernel in listed(mixed)] == ["cast"]
+    narrowed = make("aten._to_copy.default", T(4096), out=T(4096, dtype="bfloat16"), dtype="bfloat16")
+    assert [kernel.kind for kernel in listed(narrowed)] == ["vectorized"]
+    widened = make("aten._to_copy.default", T(4096, dtype="bfloat16"), out=T(4096), dtype="float32")
+    assert [kernel.kind for kernel in listed(widened)] == ["cast"]
+
+
+def test_a_transposing_copy_is_one():
+    copied = Maker()("aten.clone.default", T(512, 256, stride=(1, 512)), out=T(512, 256))
+    assert [kernel.kind for kernel in listed(copied)] == ["transposing"]
+
+
+def test_a_layer_norm_is_a_block_a_row():
+    (kernel,) = listed(
+        Maker()("aten.native_layer_norm.default", T(300, 768), (768,), T(768), T(768), 1e-5, out=(T(300, 768), T(300, 1), T(300, 1)))
+    )  # fmt: skip
+    # 128 threads load four elements each.
+    assert (kernel.kind, kernel.blocks, kernel.steps) == ("layer_norm", 300, 768 / 512)
+
+
+def test_a_convolution_copies_its_layouts_around_the_product():
+    node = Maker()("aten.convolution.default", T(8, 256, 28, 28), T(512, 256, 3, 3), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, out=T(8, 512, 28, 28))  # fmt: skip
+    found = [launch for launch in listed(node) if launch.kind != "memset"]
+    assert [launch.kind for launch in found] == ["layout", "layout", "conv", "layout"]
+    product = found[2]
+    assert (product.m, product.n, product.k) == (8 * 28 * 28, 512, 9 * 256)
+    # Tiles of 32 channels by 32 pixels: 8 images, 8 x 25 tiles.
+    assert found[0].blocks == 8 * (256 // 32) * 25
+
+
+def test_every_op_is_listed_once():
+    with pytest.raises(ValueError, match=r"aten\.cat is listed already"):
+        launches("aten.cat")(lambda *_: ())
+
+
+# Profiles --------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_rates():
+    made = {"Kernel": set(), "Product": set(), "flat": set()}
+    for path in Path(optrace.cost.device.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in made:
+                constants = [arg.value for arg in call.args[:1] if isinstance(arg, ast.Constant)]
+                made[call.func.id].update(constants)
+    gpu = find_gpu("h200")
+    assert made["Kernel"] | made["flat"] <= set(gpu.kernels)
+    assert made["Product"] <= set(gpu.products)
+    assert len(made["Kernel"]) > 40
+
+
+@pytest.mark.parametrize("key", sorted(gpu_profiles()))
+def test_other_gpus_scale_what_an_sm_does(key):
+    measured, scaled = find_gpu("h200"), with_kernel_rates(find_gpu(key))
+    slower = (66.9 / 132) / (scaled.peak_tflops["float32"] / scaled.sm_count)
+    for kind, rates in scaled.kernels.items():
+        assert rates.block_us == pytest.approx(measured.kernels[kind].block_us * slower)
+        assert rates.floor_us == measured.kernels[kind].floor_us
+
+
+# Calls -----------------------------------------------------------------------------------------------------
+
+
+def test_a_large_product_is_bound_by_compute_and_a_stream_by_memory():
+    model = DeviceModel(find_gpu("h200"), TARGET)
+    make = Maker()
+    product = make("aten.mm.default", T(4096, 4096, dtype="bfloat16"), T(4096, 4096, dtype="bfloat16"), out=T(4096, 4096, dtype="bfloat16"))  # fmt: skip
+    time = model.time(product, work_of(product, TARGET), Traffic(3 * 2**25, 0))
     assert time.roof == "compute"
-    assert time.roofline_us == pytest.approx(2 * 4000**3 / 989.4e12 * 1e6)
-    shares = KIND_SHARES["matmul"]
-    assert time.us == pytest.approx(
-        GPU.kernel_floor_us * shares.floor + time.roofline_us / (GPU.matmul_efficiency * shares.math)
-    )
-
-
-def test_a_kind_reaches_its_share_of_the_bandwidth():
-    stream, reduction = (
-        device_time(work(k, 1, nbytes=10**9), 10**9, GPU) for k in ("elementwise", "reduction")
-    )
-    shares = KIND_SHARES["reduction"]
-    assert (reduction.us - GPU.kernel_floor_us * shares.floor) * shares.bandwidth == pytest.approx(
-        stream.us - GPU.kernel_floor_us
-    )
-
-
-def test_a_stream_takes_its_bytes():
-    time = device_time(work("elementwise", 10**6, nbytes=10**9), 10**9, GPU)
+    assert time.roofline_us == pytest.approx(2 * 4096**3 / 989.4e12 * 1e6)
+    assert time.us > time.roofline_us
+    stream = make("aten.relu.default", T(2**28), out=T(2**28))
+    time = model.time(stream, work_of(stream, TARGET), Traffic(2**30, 2**30))
     assert time.roof == "memory"
-    assert time.roofline_us == pytest.approx(10**9 / 4.8e12 * 1e6)
-    assert time.us == pytest.approx(GPU.kernel_floor_us + time.roofline_us / GPU.bandwidth_efficiency)
-
-
-def test_bytes_that_stay_in_l2_take_l2_time():
-    time = device_time(work("elementwise", 1, nbytes=7 * 10**6), 0, GPU)
-    assert time.us == pytest.approx(GPU.kernel_floor_us + 7 / GPU.l2_bandwidth_tb_s)
+    assert time.roofline_us == pytest.approx(2**31 / 4.8e12 * 1e6)
+    assert time.us > time.roofline_us
 
 
 def test_float32_convolutions_run_in_tf32_and_products_do_not():
-    product = device_time(work("matmul", 10**12, dtype="float32"), 0, GPU)
-    convolution = device_time(work("convolution", 10**12, dtype="float32"), 0, GPU)
-    assert product.roofline_us == pytest.approx(10**12 / 66.9e12 * 1e6)
-    assert convolution.roofline_us == pytest.approx(10**12 / 494.7e12 * 1e6)
+    make = Maker()
+    model = DeviceModel(find_gpu("h200"), TARGET)
+    product = make("aten.mm.default", T(1024, 1024), T(1024, 1024), out=T(1024, 1024))
+    convolution = make("aten.convolution.default", T(64, 256, 56, 56), T(256, 256, 3, 3), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, out=T(64, 256, 56, 56))  # fmt: skip
+    none = Traffic(0, 0)
+    assert model.time(product, work_of(product, TARGET), none).roofline_us == pytest.approx(
+        2 * 1024**3 / 66.9e12 * 1e6
+    )
+    macs = 256 * 256 * 9 * 64 * 56 * 56
+    assert model.time(convolution, work_of(convolution, TARGET), none).roofline_us == pytest.approx(
+        2 * macs / 494.7e12 * 1e6
+    )
 
 
 def test_no_launch_takes_no_time_and_unknown_launches_have_none():
-    assert device_time(work("none", 0, kernels=0), 0, GPU).us == 0
-    assert device_time(work("other", None, kernels=None), 0, GPU) is None
+    make = Maker()
+    model = DeviceModel(find_gpu("h200"), TARGET)
+    free = make("aten.empty.memory_format", (4,), out=T(4))
+    assert model.time(free, work_of(free, TARGET), Traffic(0, 0)).us == 0
+    assert model.time(free, Work(kernels=None), Traffic(0, 0)) is None
+
+
+def test_work_that_is_no_call_is_one_stream_or_a_share_of_the_peak():
+    gpu = find_gpu("h200")
+    tensor = TensorMeta((2**28,), (1,), "float32", "cuda:0", -1, 2**30, 0, -1)
+    stream = Work(kernels=1, reads=(Access(tensor, 2**30),), kind="elementwise")
+    rates = gpu.kernels["vectorized"]
+    assert device_time(stream, 2**30, gpu).us == pytest.approx(
+        rates.floor_us + rates.hbm * 2**30 / (gpu.bandwidth_tb_s * 1e6)
+    )
+    product = Work(kernels=1, matmul_flops=10**13, kind="matmul", math_dtype="bfloat16")
+    assert device_time(product, 0, gpu).us == pytest.approx(1e13 / (989.4e12 * gpu.matmul_efficiency) * 1e6)
+    assert device_time(Work(kernels=None), 0, gpu) is None

@@ -32,6 +32,7 @@ LIMITS = {
     "hbm_written": (0.20, 0.78),
     "peak_bytes": (0.0, 0.02),
     "flops": (0.0, 0.0),
+    "device_us": (0.10, 0.36),
 }
 
 

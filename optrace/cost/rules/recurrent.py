@@ -51,7 +51,7 @@ class _Arithmetic:
         return cls(passes * 2 * rows * elements, passes * rows * layers * hidden * CELL_FLOPS[mode])
 
 
-def _of_network(node: OpNode, passes: int) -> _Arithmetic:
+def _ofnetwork_of(node: OpNode, passes: int) -> _Arithmetic:
     layers = node.arg("num_layers")
     assert isinstance(layers, int)
     both = 2 if node.arg("bidirectional") else 1
@@ -82,7 +82,8 @@ def cpu_layer_backward(node: OpNode, _target: Target) -> Work:
     return _work(node, _Arithmetic.of(node, node.inputs[1:5], layers=1, passes=2))
 
 
-def _network(node: OpNode) -> Network:
+def network_of(node: OpNode) -> Network:
+    """The sizes of a ``_cudnn_rnn`` call, forward or backward."""
     data, layers, hidden, mode = (
         node.inputs[0], node.arg("num_layers"), node.arg("hidden_size"), node.arg("mode")
     )  # fmt: skip
@@ -151,7 +152,7 @@ def _of_cudnn(node: OpNode, flops: _Arithmetic, network: Network, launches: Laun
 def cudnn_sequence(node: OpNode, target: Target) -> Work:
     """A whole net over whole sequences (cudnn/RNN.cpp); ``cudnn_rnn`` says how. Weights that lie in no buffer (those
     in bfloat16) are copied into a zeroed one first. The activations of the gates are written and read once."""
-    network = _network(node)
+    network = network_of(node)
     made = network.forward(target)
     copied = _copied(node, network, node.inputs[0])
     unflattened = node.arg("weight_buf") is None
@@ -161,14 +162,14 @@ def cudnn_sequence(node: OpNode, target: Target) -> Work:
         made.memsets,
     )
     reserved = network.workspace_bytes(target, forward=True) + sum(copied)
-    return _of_cudnn(node, _of_network(node, 1), network, launches, reserved)
+    return _of_cudnn(node, _ofnetwork_of(node, 1), network, launches, reserved)
 
 
 @rule("aten._cudnn_rnn_backward")
 def cudnn_sequence_backward(node: OpNode, target: Target) -> Work:
     """Gradients of data and states, then of the weights, into one zeroed buffer. Gradients that nobody gave are
     zeros; the input is copied for either part, where it does not lie step by step."""
-    network = _network(node)
+    network = network_of(node)
     wanted = node.arg("output_mask")
     weights = bool(wanted[3]) if isinstance(wanted, tuple) else True
     made = network.backward(target, weights=weights)
@@ -186,7 +187,7 @@ def cudnn_sequence_backward(node: OpNode, target: Target) -> Work:
         made.memsets,
     )
     reserved = network.workspace_bytes(target, forward=False) + sum((*given, *copied, *zeros))
-    return _of_cudnn(node, _of_network(node, 1 + weights), network, launches, reserved)
+    return _of_cudnn(node, _ofnetwork_of(node, 1 + weights), network, launches, reserved)
 
 
 @rule("aten._cudnn_rnn_flatten_weight")

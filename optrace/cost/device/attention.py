@@ -1,0 +1,83 @@
+"""Fused attention: a block a tile of queries walks over the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
+from optrace.cost.profiles import Target
+from optrace.cost.rules.attention import Shape, heads_first, length_first
+from optrace.cost.work import Work
+from optrace.graph import OpNode
+
+
+def _backend(op: str) -> str:
+    return "cudnn" if "cudnn" in op else "flash" if "flash" in op else "efficient"
+
+
+#: Head sizes above this are accumulated in global memory by the memory-efficient kernel.
+WIDE_HEAD = 128
+
+
+def fused(shape: Shape, kind: str, dtype: str, nbytes: float, products: float) -> Product:
+    """The fused kernel: for each query ``products`` multiply-adds a key and head element."""
+    keys = shape.scores / max(1, shape.batch * shape.heads * shape.queries)
+    width = (shape.dim + shape.value_dim) / 2
+    return Product(kind, dtype, shape.queries, width * products, keys, shape.batch * shape.heads, nbytes)
+
+
+def fused_forward(shape: Shape, kind: str, dtype: str, nbytes: float) -> Product:
+    """Query times key, probabilities times value."""
+    if kind == "attention_efficient" and max(shape.dim, shape.value_dim) > WIDE_HEAD:
+        kind = "attention_efficient_wide"
+    return fused(shape, kind, dtype, nbytes, 2.0)
+
+
+@launches(
+    "aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_flash_attention",
+)  # fmt: skip
+def attends(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    return _forward(node, work, heads_first(node))
+
+
+@launches("aten._flash_attention_forward", "aten._efficient_attention_forward")
+def attends_length_first(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    return _forward(node, work, length_first(node))
+
+
+def _forward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
+    kind = f"attention_{_backend(node.op)}"
+    if shape.queries == 1:
+        kind = "attention_decode"
+    spare = (work.kernels or 1) - 1
+    return [
+        *[MEMSET] * work.memsets,
+        fused_forward(shape, kind, node.tensor("query").dtype, float(work.tensor_bytes)),
+        *[SMALL] * spare,
+    ]
+
+
+@launches(
+    "aten._scaled_dot_product_cudnn_attention_backward", "aten._scaled_dot_product_efficient_attention_backward",
+    "aten._scaled_dot_product_flash_attention_backward",
+)  # fmt: skip
+def attends_backward(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    return _backward(node, work, heads_first(node))
+
+
+@launches("aten._flash_attention_backward", "aten._efficient_attention_backward")
+def attends_backward_length_first(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    return _backward(node, work, length_first(node))
+
+
+def _backward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
+    kind = f"attention_{_backend(node.op)}_backward"
+    count = (work.kernels or 1) - 1
+    rows = shape.batch * shape.heads * shape.queries
+    pre = Kernel("rows", 2.0 * rows * shape.dim * node.tensor("query").itemsize, rows / 64, 1)
+    return [
+        *[MEMSET] * work.memsets,
+        fused(shape, kind, node.tensor("query").dtype, float(work.tensor_bytes), 5.0),
+        *[pre] * count,
+    ]

@@ -1,0 +1,183 @@
+"""Convolutions: copies between layouts around an implicit product (cuDNN), or a thread an output (depthwise)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
+from optrace.cost.device.reductions import reducing
+from optrace.cost.device.streams import STRIDED_BLOCK, copy, over
+from optrace.cost.profiles import Target
+from optrace.cost.rules.convolution import _backward, _forward, _is_depthwise_native, _relaid
+from optrace.cost.rules.implicit_gemm import (
+    ConvPass,
+    PassPlan,
+    _runs_directly,
+    _writes_channels_first,
+    plan,
+    plan_data_gradient,
+    plan_weight_gradient,
+)
+from optrace.cost.rules.layouts import contiguous
+from optrace.cost.work import Work
+from optrace.graph import OpNode, TensorMeta
+
+#: Channels up to which cuDNN has kernels that gather an image's pixels one by one.
+FEW_CHANNELS = 4
+
+
+def _layout(tensor: TensorMeta) -> Kernel:
+    """cuDNN's copy to or from channels last: tiles of 32 channels by 32 pixels."""
+    batch, channels = tensor.shape[:2]
+    plane = math.prod(tensor.shape[2:])
+    tiles = batch * math.ceil(channels / 32) * math.ceil(plane / 32)
+    return Kernel("layout", 2.0 * tensor.nbytes, tiles, 1)
+
+
+def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
+    if convolution.channels_last:
+        return "conv_last"
+    if convolution.groups > 1:
+        return "conv_grouped"
+    if made.copies_result:
+        return "conv_transposed" if convolution.transposed else "conv"
+    if convolution.pointwise:
+        return "conv_pointwise"
+    if _runs_directly(convolution, target):
+        return "conv_direct"
+    if _writes_channels_first(convolution, target):
+        return "conv_first"
+    return "conv"
+
+
+def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
+    images = convolution.pixels / max(1, convolution.plane)
+    if family == "conv_pointwise" and convolution.plane > 1:
+        return Product(
+            family,
+            convolution.dtype,
+            convolution.outputs,
+            convolution.plane,
+            convolution.inputs,
+            images,
+            nbytes,
+        )
+    # Each tap's channels fill whole slices of k, 128 bytes in Hopper's kernels.
+    slice_k = (
+        1
+        if family == "conv_direct"
+        else 4
+        if convolution.inputs <= FEW_CHANNELS and not convolution.transposed
+        else 64
+        if convolution.is_half
+        else 32
+    )
+    depth = convolution.taps * math.ceil(convolution.inputs / slice_k) * slice_k
+    if family == "conv" and convolution.inputs <= FEW_CHANNELS:
+        family = "conv_image"
+    return Product(
+        family, convolution.dtype, convolution.pixels, convolution.outputs, depth, convolution.groups, nbytes
+    )
+
+
+def _pass(
+    convolution: ConvPass,
+    made: PassPlan,
+    family: str,
+    data: TensorMeta,
+    weights: TensorMeta,
+    result: TensorMeta,
+) -> list[Launch]:
+    nbytes = float(data.nbytes + weights.nbytes + result.nbytes)
+    sources = [(data, made.copies_data), (weights, made.copies_weights)]
+    if convolution.transposed:
+        sources.reverse()
+    before = [_layout(tensor) for tensor, copied in sources if copied]
+    after = [_layout(result)] if made.copies_result else []
+    spare = made.kernels - len(before) - len(after) - 1
+    return [*before, *[SMALL] * spare, *[MEMSET] * made.memsets, _main(convolution, family, nbytes), *after]
+
+
+@launches("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
+def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    data, weight, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    if not work.launches:
+        return []
+    if _is_depthwise_native(node, data, weight):
+        taps = math.prod(weight.shape[2:])
+        return [Kernel("depthwise", float(work.tensor_bytes), result.numel / 1024, taps)]
+    forward = _forward(node, data, weight, result)
+    made = plan(forward, target)
+    bias = (
+        [
+            over(
+                result.shape,
+                result,
+                node.tensor("bias").__class__(
+                    (result.shape[1], *(1,) * (len(result.shape) - 2)),
+                    (1, *(1,) * (len(result.shape) - 2)),
+                    result.dtype,
+                    result.device,
+                    0,
+                    0,
+                    0,
+                    0,
+                ),
+            )
+        ]
+        if node.arg("bias") is not None
+        else []
+    )
+    return [
+        *(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight)),
+        *_pass(forward, made, _family(forward, made, target), data, weight, result),
+        *bias,
+    ]
+
+
+@launches("aten.convolution_backward", "aten.convolution_backward_overrideable")
+def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[Launch]:
+    gradient, data, weight = node.inputs[:3]
+    wanted = node.arg("output_mask", (True, True, True))
+    assert isinstance(wanted, tuple)
+    found: list[Launch] = []
+    if _is_depthwise_native(node, data, weight):
+        taps = math.prod(weight.shape[2:])
+        if wanted[0]:
+            found.append(
+                Kernel("depthwise_backward", float(gradient.nbytes + data.nbytes), data.numel / 1024, taps)
+            )
+        if wanted[1]:
+            found.append(
+                Kernel("depthwise_weights", float(gradient.nbytes + data.nbytes), gradient.numel / 1024, taps)
+            )
+    else:
+        forward = _forward(node, data, weight, gradient)
+        found.extend(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight, gradient))
+        if wanted[0]:
+            backward = _backward(forward, data)
+            made = plan_data_gradient(backward, target)
+            found.extend(_pass(backward, made, _family(backward, made, target), gradient, weight, data))
+        if wanted[1]:
+            made = plan_weight_gradient(forward, target)
+            nbytes = float(gradient.nbytes + data.nbytes + weight.nbytes)
+            copies = [_layout(t) for t, c in ((data, made.copies_data), (gradient, made.copies_weights)) if c]
+            after = [_layout(weight)] if made.copies_result else []
+            main = Product(
+                "conv_weights",
+                data.dtype,
+                forward.outputs,
+                forward.depth,
+                forward.pixels,
+                forward.groups,
+                nbytes,
+            )
+            spare = made.kernels - len(copies) - len(after) - 1
+            found.extend([*copies, *[SMALL] * spare, *[MEMSET] * made.memsets, main, *after])
+    if wanted[2]:
+        found.extend(reducing(gradient, (0, *range(2, len(gradient.shape))), target))
+    return found
+
+
+__all__ = ["STRIDED_BLOCK"]

@@ -1,0 +1,103 @@
+"""Matrix products, convolutions as products and fused attention: what is multiplied, in which launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
+from optrace.cost.device.streams import STRIDED_BLOCK, copy, over, pointwise
+from optrace.cost.profiles import Target
+from optrace.cost.rules.gemm import Gemm, plan
+from optrace.cost.rules.layouts import contiguous
+from optrace.cost.rules.matmul import _bias_is_fused, _is_walkable, gemm_of
+from optrace.cost.work import Work
+from optrace.graph import OpNode, TensorMeta
+
+
+def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> list[Launch]:
+    """The launches of one product, in order."""
+    made = plan(gemm, target)
+    kind: str = made.family
+    if kind == "simt":
+        layout = ("t" if gemm.left_transposed else "n") + ("t" if gemm.right_transposed else "n")
+        kind = f"simt_{layout}"
+    main = Product(kind, gemm.dtype, gemm.m, gemm.n, gemm.k, gemm.batch, work_bytes, split=made.splits > 1)
+    result = gemm.batch * gemm.m * gemm.n
+    if made.family == "simt" and made.memsets and made.kernels == 1 and gemm.m <= FEW_ROWS:
+        # Parts of k are added up in place, each waiting for its turn.
+        parts = min(MOST_TURNS, gemm.k // TURN_DEPTH) if 2 * gemm.m <= FEW_ROWS else FEW_TURNS
+        return [MEMSET, Kernel("serial_split", work_bytes, 0.0, parts + gemm.k / parts / STEPS_A_TURN)]
+    if made.kernels == SCALED_FIRST:
+        # The output is scaled by beta, parts of k are added to it, and the bias comes last.
+        return [*[MEMSET] * made.memsets, SMALL, main, Kernel("vectorized", 2.0 * result * itemsize)]
+    partial = Kernel(
+        "split_sum", result * (4.0 * made.splits + itemsize), result / STRIDED_BLOCK, made.splits
+    )
+    return [*[MEMSET] * made.memsets, main, *[partial] * (made.kernels - 1)]
+
+
+#: Parts of k that are added up in turn: of cutlass's kernels, and of the others; the steps of depth that take as
+#: long as a turn; and the rows up to which turns are all that counts.
+MOST_TURNS, TURN_DEPTH, FEW_TURNS, STEPS_A_TURN, FEW_ROWS = 32, 64, 5, 75, 32
+#: Kernels of a product whose output is scaled first (``sgemm_largek``).
+SCALED_FIRST = 3
+
+
+@launches("aten.mm", "aten.bmm", "aten._int_mm", "aten._scaled_mm", "aten.addbmm")
+def multiplies(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    left, right = node.inputs[0], node.inputs[1]
+    if node.facts.packet == "aten.addbmm":
+        left, right = node.tensor("batch1"), node.tensor("batch2")
+    return _with_copies(node, work, target, left, right)
+
+
+@launches("aten.addmm", "aten.baddbmm", "aten._addmm_activation")
+def multiplies_and_adds(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    batched = node.facts.packet == "aten.baddbmm"
+    left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
+    addend, mat1, mat2 = node.tensor("self"), node.tensor(left), node.tensor(right)
+    fused = not batched and _bias_is_fused(node, addend, mat2)
+    first: list[Launch] = []
+    if not fused and node.arg("beta", 1) != 0 and not any(node.writes):
+        result = node.outputs[0]
+        first = (
+            [copy(addend, result)] if addend.shape == result.shape else [over(result.shape, result, addend)]
+        )
+    return [*first, *_with_copies(node, work, target, mat1, mat2, fused=fused)]
+
+
+def _with_copies(
+    node: OpNode, work: Work, target: Target, left: TensorMeta, right: TensorMeta, *, fused: bool = False
+) -> list[Launch]:
+    gemm = gemm_of(left, right, fused_bias=fused)
+    if not work.launches:
+        return []
+    if not gemm.k:
+        return [pointwise(node, work)]
+    copied = [tensor for tensor in (left, right) if not _is_walkable(tensor)]
+    nbytes = float(work.tensor_bytes + sum(access.nbytes for access in work.rereads))
+    return [
+        *(copy(tensor, contiguous(tensor)) for tensor in copied),
+        *product(gemm, nbytes, target, left.itemsize),
+    ]
+
+
+@launches("aten.mv", "aten.addmv", "aten.dot", "aten.vdot")
+def vectors(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    matrix = max(node.inputs, key=lambda tensor: tensor.numel)
+    count = work.kernels or 1
+    rows = matrix.shape[0] if len(matrix.shape) > 1 else 1
+    one = Product("thin", matrix.dtype, rows, 1, matrix.numel // max(1, rows), 1, float(work.tensor_bytes))
+    return [*[Kernel("memcpy")] * work.memcpys, one, *[SMALL] * (count - 1)]
+
+
+@launches("aten._grouped_mm")
+def grouped(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    left, right = node.tensor("self"), node.tensor("mat2")
+    groups = max(1, right.shape[0] if len(right.shape) == 3 else 1)
+    m, k = left.shape[-2:]
+    main = Product(
+        "grouped", left.dtype, math.ceil(m / groups), right.shape[-1], k, groups, float(work.tensor_bytes)
+    )
+    return [SMALL, main]
