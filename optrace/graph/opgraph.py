@@ -32,6 +32,8 @@ T = TypeVar("T", bound=Hashable)
 
 EdgeKind = Literal["data", "order"]
 
+_PHASE_NUMBERS: dict[Phase, int] = {phase: number for number, phase in enumerate(PHASES)}
+
 WRITES = 1
 READS = 2
 
@@ -202,7 +204,7 @@ class OpGraph:
         self._template.append(template)
         self._source.append(source)
         self._module.append(module)
-        self._phase.append(PHASES.index(phase))
+        self._phase.append(_PHASE_NUMBERS[phase])
         self._stream.append(stream)
         self._autograd.append(autograd)
         self._operands.extend(operands)

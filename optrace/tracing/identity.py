@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
 from weakref import ref
 
 import torch
@@ -19,15 +20,17 @@ from optrace.graph.opgraph import Layout
 NO_STORAGE = -1
 
 
-class _Known(NamedTuple):
-    """A tensor object as it was when it got its number; ``storage_address`` is None where it has no storage."""
+#: A tensor object as it was when it got its number: a watch, the number, the storage's address (None without a
+#: storage), shape, stride, offset. A tuple: one is made for each tensor of a program.
+_Known = tuple["ref[torch.Tensor]", int, int | None, torch.Size, tuple[int, ...], int]
 
-    watch: ref[torch.Tensor]
+
+@dataclass(slots=True)
+class _Stored:
+    watch: ref[torch.UntypedStorage]
     number: int
-    storage_address: int | None
-    shape: torch.Size
-    stride: tuple[int, ...]
-    offset: int
+    device: str
+    nbytes: int
 
 
 class Identities:
@@ -47,7 +50,7 @@ class Identities:
         self._device_name = device_name
         self._on_free = on_free
         self._tensors: dict[int, _Known] = {}
-        self._storages: dict[int, tuple[ref[torch.UntypedStorage], int]] = {}
+        self._storages: dict[int, _Stored] = {}
         self._devices: dict[torch.device, str] = {}
         self._dtypes: dict[torch.dtype, str] = {}
         self._layouts: dict[tuple[object, ...], int] = {}
@@ -56,23 +59,22 @@ class Identities:
         """The number of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
         address = id(tensor)
         known = self._tensors.get(address)
-        if known is not None and (
-            known.storage_address is None
-            or (
-                tensor.untyped_storage()._cdata == known.storage_address
-                and tensor.shape == known.shape
-                and tensor.stride() == known.stride
-                and tensor.storage_offset() == known.offset
-            )
-        ):
-            return known.number
+        if known is not None:
+            _, number, storage_address, shape, stride, offset = known
+            if storage_address is None or (
+                tensor.untyped_storage()._cdata == storage_address
+                and tensor.shape == shape
+                and tensor.stride() == stride
+                and tensor.storage_offset() == offset
+            ):
+                return number
         storage_address, storage, device = self._storage(tensor)
         shape = tensor.shape
         stride, offset = (tensor.stride(), int(tensor.storage_offset())) if storage != NO_STORAGE else ((), 0)
         number = self._graph.add_tensor(self._layout(shape, stride, tensor.dtype, device), storage, offset)
-        tensors = self._tensors
-        watch = ref(tensor, lambda _: tensors.pop(address, None))
-        tensors[address] = _Known(watch, number, storage_address, shape, stride, offset)
+        # The callback is called with the reference, which `pop` takes for its default.
+        watch = ref(tensor, partial(self._tensors.pop, address))
+        self._tensors[address] = (watch, number, storage_address, shape, stride, offset)
         return number
 
     def close(self) -> None:
@@ -102,12 +104,12 @@ class Identities:
         if not _has_storage(tensor):
             return None
         known = self._storages.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known[1]
+        return None if known is None else known.number
 
     def known_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor object if it was seen before."""
         known = self._tensors.get(id(tensor))
-        return None if known is None else known.number
+        return None if known is None else known[1]
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int | None, int, str]:
         """Address, number and device of a tensor's storage."""
@@ -117,19 +119,21 @@ class Identities:
         address = storage._cdata
         known = self._storages.get(address)
         if known is not None:
-            number = known[1]
-            stored = self._graph.storages[number]
-            if stored.nbytes < storage.nbytes():
-                self._graph.set_storage(number, nbytes=storage.nbytes())
-            return address, number, stored.device
-        device = self._device(tensor.device)
-        number = self._graph.add_storage(Storage(storage.nbytes(), device))
-        self._storages[address] = (ref(storage, lambda _: self._forget(address, number)), number)
+            nbytes = storage.nbytes()
+            if known.nbytes < nbytes:
+                known.nbytes = nbytes
+                self._graph.set_storage(known.number, nbytes=nbytes)
+            return address, known.number, known.device
+        device, nbytes = self._device(tensor.device), storage.nbytes()
+        number = self._graph.add_storage(Storage(nbytes, device))
+        self._storages[address] = _Stored(
+            ref(storage, partial(self._forget, address, number)), number, device, nbytes
+        )
         return address, number, device
 
-    def _forget(self, address: int, number: int) -> None:
+    def _forget(self, address: int, number: int, _watch: object) -> None:
         known = self._storages.get(address)
-        if known is not None and known[1] == number:
+        if known is not None and known.number == number:
             del self._storages[address]
             self._on_free(number)
 

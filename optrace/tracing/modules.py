@@ -7,8 +7,10 @@ by which the module was first reached.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,19 +21,30 @@ from torch.nn.modules import module as hooks
 from optrace.graph import ModuleCall
 
 
+@dataclass(slots=True)
+class Activation:
+    """A module being called, by the frame at ``frame_address``, which lives as long as the activation.
+
+    ``chain`` is for the finder of sources: the number of the stack outside that frame. ``row`` is for the one who
+    keeps module calls in a table; -1 before.
+    """
+
+    module: nn.Module
+    call: ModuleCall
+    frame_address: int
+    chain: int | None = None
+    row: int = -1
+
+
 class ModuleTracker:
     """The stack of modules being called, by global forward hooks."""
 
     def __init__(self) -> None:
-        self._stack: list[tuple[nn.Module, ModuleCall]] = []
+        #: From the outermost to the innermost module being called.
+        self.activations: list[Activation] = []
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._calls: dict[str, int] = {}
         self._roots: dict[str, int] = {}
-
-    @property
-    def current(self) -> ModuleCall | None:
-        """The innermost module being called."""
-        return self._stack[-1][1] if self._stack else None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -43,11 +56,13 @@ class ModuleTracker:
         finally:
             before.remove()
             after.remove()
-            self._stack.clear()
+            self.activations.clear()
 
     def restart_counts(self) -> None:
         """Number calls from 1 again: a new step begins."""
         self._calls.clear()
+        for activation in self.activations:
+            activation.chain, activation.row = None, -1
 
     def named_tensors(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """(dotted name, ``parameter`` or ``buffer``, tensor) of every module that was called."""
@@ -60,25 +75,28 @@ class ModuleTracker:
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         path = self._path(module)
         call = self._calls[path] = self._calls.get(path, 0) + 1
-        self._stack.append((module, ModuleCall(path, type(module).__name__, call)))
+        caller = sys._getframe(1)
+        self.activations.append(
+            Activation(module, ModuleCall(path, type(module).__name__, call), id(caller))
+        )
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._stack:
-            self._stack.pop()
+        if self.activations:
+            self.activations.pop()
 
     def _path(self, module: nn.Module) -> str:
-        if self._stack:
-            caller, call = self._stack[-1]
-            for name, child in caller._modules.items():
+        caller = self.activations[-1] if self.activations else None
+        if caller is not None:
+            for name, child in caller.module._modules.items():
                 if child is module:
-                    return self._enter_names(module, f"{call.path}.{name}")
+                    return self._enter_names(module, f"{caller.call.path}.{name}")
         path = self._paths.get(module)
         if path is not None:
             return path
         cls = type(module).__name__
-        if self._stack:
+        if caller is not None:
             # Not a child of its caller: kept in a plain list, or made on the fly.
-            return self._enter_names(module, f"{self._stack[-1][1].path}.<{cls}>")
+            return self._enter_names(module, f"{caller.call.path}.<{cls}>")
         number = self._roots[cls] = self._roots.get(cls, 0) + 1
         return self._enter_names(module, cls if number == 1 else f"{cls}#{number}")
 

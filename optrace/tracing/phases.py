@@ -26,7 +26,6 @@ class PhaseTracker:
     def __init__(self) -> None:
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._steps = 0
-        self._of_source: dict[int, tuple[bool, Source]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -40,21 +39,11 @@ class PhaseTracker:
             after.remove()
             self._steps = 0
 
-    def phase(self, source: Source) -> Phase:
-        """The phase of a call from ``source``."""
-        if self._steps or self._from_optimizer(source):
+    def phase(self, in_optimizer: bool, in_backward: bool) -> Phase:
+        """The phase of a call, made by an optimizer's code or not, in a backward pass or not."""
+        if self._steps or in_optimizer:
             return "optimizer"
-        if in_backward():
-            return "backward"
-        return "forward"
-
-    def _from_optimizer(self, source: Source) -> bool:
-        # By address: the finder hands out one object a stack.
-        known = self._of_source.get(id(source))
-        if known is None:
-            found = any(part in frame.file for frame in source.frames for part in _OPTIMIZER_FILES)
-            known = self._of_source[id(source)] = (found, source)
-        return known[0]
+        return "backward" if in_backward else "forward"
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self.optimizers.add(optimizer)
@@ -64,6 +53,6 @@ class PhaseTracker:
         self._steps = max(0, self._steps - 1)
 
 
-def in_backward() -> bool:
-    """Whether this thread runs a backward pass."""
-    return torch._C._current_graph_task_id() != -1
+def from_optimizer(source: Source) -> bool:
+    """Whether library code on the way belongs to an optimizer."""
+    return any(part in frame.file for frame in source.frames for part in _OPTIMIZER_FILES)

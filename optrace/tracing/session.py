@@ -21,9 +21,10 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 
 from optrace.graph import OpGraph, TraceInfo
+from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
-from optrace.tracing.tracer import CallCounter, OpTracer, take_apart
+from optrace.tracing.tracer import CallCounter, OpTracer
 
 Mode = Literal["auto", "fake", "cpu", "cuda"]
 MODES: tuple[Mode, ...] = ("auto", "fake", "cpu", "cuda")
@@ -57,13 +58,14 @@ class Session:
         self.notes = notes
         self._device = device
         self._stand_in = stand_in
+        self._watching: Watching = WatchingMode if stand_in is None else stand_in.watching
         self._marks = _Marks()
         self._recording = False
         self._tracer = OpTracer(
             TraceInfo(mode=mode, torch=str(torch.__version__), gpu=gpu, notes=notes),
             device_name=self._device_name,
             stream=_cuda_stream if mode == "cuda" else self._stand_in_stream,
-            decompose=take_apart if stand_in is None else stand_in.decompose,
+            watching=self._watching,
         )
 
     @property
@@ -115,7 +117,7 @@ class Session:
     @contextmanager
     def counting(self, around: Callable[[int], AbstractContextManager[object]]) -> Iterator[None]:
         """Record nothing; run each call, numbered from 0 as a recording would, inside ``around(number)``."""
-        with CallCounter(around):
+        with self._watching(CallCounter(around)):
             yield
 
     def describe(self, program: str, steps: int = 1) -> None:

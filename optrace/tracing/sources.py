@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType
 
 from optrace.graph import Frame, Source
+from optrace.tracing.modules import Activation
+from optrace.tracing.phases import from_optimizer
 
 _LIBRARY_ROOTS = tuple(
     {
@@ -63,45 +67,101 @@ _MACHINERY = tuple(
 )
 
 
+@dataclass(slots=True)
+class Place:
+    """A stack that calls came from. ``row`` is for the one who keeps sources in a table; -1 before."""
+
+    source: Source
+    has_line: bool
+    in_optimizer: bool
+    row: int = -1
+
+
+_HIDDEN, _LIBRARY, _USER = 0, 1, 2
+
+
 class SourceFinder:
-    """Finds the ``Source`` of the call being dispatched, with everything it learnt on the way kept.
+    """Finds the place of the call being dispatched, with everything it learnt on the way kept.
 
     This runs for each call, so a line is looked at once (by code object and instruction), a stack is known
-    by the numbers of its lines, and the same stack gives the same object.
+    by the numbers of its lines, and the same stack gives the same object. From the frame that called a module
+    outwards a stack stays as it is while the module runs, so it is walked once an activation.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[CodeType, int], int] = {}
+        # By address: hashing a code object hashes all its constants. The object is kept beside.
+        self._codes: dict[int, tuple[int, dict[int, int], CodeType]] = {}
         self._frames: list[Frame] = []
-        self._sources: dict[tuple[int, ...], Source] = {(): Source()}
+        self._places: dict[tuple[int, ...], Place] = {}
+        self._chains: list[tuple[int, ...]] = [()]
+        self._chain_numbers: dict[tuple[int, ...], int] = {(): 0}
 
-    def find(self, frame: FrameType | None) -> Source:
+    def find(self, frame: FrameType | None, activations: Sequence[Activation] = ()) -> Place:
         """The frames from ``frame`` outwards to the first of the user's own code; torch's dispatch
         machinery and optrace left out. Empty where no frame is the user's (a backward thread)."""
-        lines, frames = self._lines, self._frames
-        found: list[int] = []
-        while frame is not None and len(found) < _MAX_FRAMES:
-            key = (frame.f_code, frame.f_lasti)
-            number = lines.get(key)
-            if number is None:
-                number = lines[key] = self._look_at(frame)
-            if number >= 0:
-                found.append(number)
-                if frames[number].user:
-                    stack = tuple(found)
-                    source = self._sources.get(stack)
-                    if source is None:
-                        source = self._sources[stack] = Source(tuple(frames[n] for n in found))
-                    return source
-            frame = frame.f_back
-        return self._sources[()]
+        key = self._walk(frame, activations, len(activations) - 1)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = self._place((*key[1:], *self._chains[key[0]]))
+        return place
 
-    def _look_at(self, frame: FrameType) -> int:
-        """The number of a frame's line, or -1 for one that is not shown."""
-        file = frame.f_code.co_filename
+    def _walk(self, frame: FrameType | None, activations: Sequence[Activation], inner: int) -> tuple[int, ...]:
+        """The number of the chain that was met, 0 if none was, and the lines before it. ``inner`` is the place of
+        the innermost activation that the stack may meet."""
+        boundary = activations[inner].frame_address if inner >= 0 else 0
+        codes = self._codes
+        found = [0]
+        while frame is not None:
+            code = frame.f_code
+            known = codes.get(id(code))
+            if known is None:
+                known = self._enter(code)
+            kind, lines, _ = known
+            if kind:
+                instruction = frame.f_lasti
+                number = lines.get(instruction)
+                if number is None:
+                    number = lines[instruction] = self._look_at(frame, kind == _USER)
+                found.append(number)
+                if kind == _USER:
+                    break
+            elif id(frame) == boundary:
+                found[0] = self._chain(frame.f_back, activations, inner)
+                break
+            frame = frame.f_back
+        return tuple(found)
+
+    def _chain(self, frame: FrameType | None, activations: Sequence[Activation], at: int) -> int:
+        """The number of the stack outside an activation."""
+        activation = activations[at]
+        if activation.chain is None:
+            key = self._walk(frame, activations, at - 1)
+            lines = (*key[1:], *self._chains[key[0]])
+            number = self._chain_numbers.get(lines)
+            if number is None:
+                number = self._chain_numbers[lines] = len(self._chains)
+                self._chains.append(lines)
+            activation.chain = number
+        return activation.chain
+
+    def _place(self, lines: tuple[int, ...]) -> Place:
+        frames = tuple(self._frames[number] for number in lines[:_MAX_FRAMES])
+        if not frames or not frames[-1].user:
+            return Place(Source(), has_line=False, in_optimizer=False)
+        source = Source(frames)
+        return Place(source, has_line=True, in_optimizer=from_optimizer(source))
+
+    def _enter(self, code: CodeType) -> tuple[int, dict[int, int], CodeType]:
+        file = code.co_filename
         if is_own_code(os.path.abspath(file)) or any(part in file for part in _MACHINERY):
-            return -1
-        self._frames.append(
-            Frame(shortened(file), frame.f_lineno, frame.f_code.co_qualname, is_user_code(file))
-        )
+            kind = _HIDDEN
+        else:
+            kind = _USER if is_user_code(file) else _LIBRARY
+        known = self._codes[id(code)] = (kind, {}, code)
+        return known
+
+    def _look_at(self, frame: FrameType, user: bool) -> int:
+        """The number of a frame's line."""
+        code = frame.f_code
+        self._frames.append(Frame(shortened(code.co_filename), frame.f_lineno, code.co_qualname, user))
         return len(self._frames) - 1

@@ -1,80 +1,52 @@
-"""``OpTracer``: the dispatch mode that turns a run into an ``OpGraph``."""
+"""``OpTracer``: the watcher that turns a run into an ``OpGraph``."""
 
 from __future__ import annotations
 
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from optrace.graph import ModuleCall, OpGraph, Source, TraceInfo
-from optrace.graph.opgraph import HOLE, READS, WRITES, Table
-from optrace.tracing.facts import facts_of, is_composite
+from optrace.graph import OpGraph, TraceInfo
+from optrace.graph.opgraph import HOLE, READS, WRITES
+from optrace.tracing.calls import Watching, WatchingMode
+from optrace.tracing.facts import facts_of
 from optrace.tracing.identity import Identities
-from optrace.tracing.modules import ModuleTracker
-from optrace.tracing.phases import PhaseTracker, in_backward
-from optrace.tracing.sources import SourceFinder
+from optrace.tracing.modules import Activation, ModuleTracker
+from optrace.tracing.phases import PhaseTracker
+from optrace.tracing.sources import Place, SourceFinder
 
-#: Questions and marks that no backend executes.
-_NAMESPACES_LEFT_OUT = frozenset({"prim", "profiler"})
-
-
-#: Numbers and flags of the tensors, and the templates of the arguments.
-_Inputs = tuple[list[int], list[int], tuple[object, ...], tuple[tuple[str, object], ...]]
-
-Decompose = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+_NAMED = (torch.dtype, torch.layout, torch.memory_format)
+#: Types whose values differ where their reports do.
+_TELLING = frozenset({str, torch.device, *_NAMED})
+_ONLY_READS = bytes([READS])
 
 
-def take_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a composite op by its parts; NotImplemented if it has none."""
-    return func.decompose(*args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """What the tracer asks of an op in each call. The overload is kept, so that its address stays its own."""
+
+    func: torch._ops.OpOverload
+    number: int
+    writes: bool
+    by_position: tuple[int, ...]
+    by_name: dict[str, int]
 
 
-class CallMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
-    """Meets every call that a backend executes, in ``call``. A composite op, which comes whole under inference
-    mode, is met in its parts."""
-
-    def __init__(self, decompose: Decompose = take_apart) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self._decompose = decompose
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Not: torch would wrap ``__torch_dispatch__``, which costs as much as all else that happens here. Compiled
-        code reaches a mode from C++, where no frame is being compiled."""
-        return False
-
-    @abstractmethod
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``func``, watching."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if _is_left_out(func):
-            return func(*args, **kwargs)
-        if is_composite(func) and torch.is_inference_mode_enabled():
-            with self:
-                result = self._decompose(func, args, kwargs)
-            if result is not NotImplemented:
-                return result
-        return self.call(func, args, kwargs)
+#: Number of the op, numbers and flags of the tensors, and the keys of the arguments.
+_Inputs = tuple[int, list[int], Sequence[int], tuple[Any, ...], tuple[tuple[str, Any], ...]]
 
 
-class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
+class OpTracer:
     """Records every ATen call into ``graph``.
 
     ``device_name`` names a device as the user's program sees it; ``stream`` numbers the current stream;
-    ``decompose`` takes a composite op apart.
+    ``watching`` brings a watcher before each call.
     """
 
     def __init__(
@@ -83,16 +55,15 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
         *,
         device_name: Callable[[torch.device], str] = str,
         stream: Callable[[], int] = lambda: 0,
-        decompose: Decompose = take_apart,
+        watching: Watching = WatchingMode,
     ) -> None:
-        super().__init__(decompose)
         self.enabled = True
         self._device_name = device_name
         self._stream = stream
+        self._watching = watching
         self._info = info
         self._modules = ModuleTracker()
         self._phases = PhaseTracker()
-        self._sources = SourceFinder()
         self.restart()
 
     def restart(self, *, within_run: bool = False) -> None:
@@ -103,9 +74,9 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
         self._identities = Identities(
             graph, self._device_name, on_free=lambda storage: graph.add_free(storage, len(graph) - 1)
         )
-        self._op_numbers: dict[Any, tuple[int, tuple[int, ...], dict[str, int]]] = {}
-        # By address; the value is kept beside its number, so that the address stays its own.
-        self._numbers: dict[int, tuple[int, Source | ModuleCall]] = {}
+        self._ops: dict[int, _Op] = {}
+        self._templates: dict[tuple[Any, ...], int] = {}
+        self._sources = SourceFinder()
         self._sequence = _ForwardCalls()
         self._modules.restart_counts()
         if within_run:
@@ -122,7 +93,7 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
             self._identities.register_live()
         with self._modules.installed(), self._phases.installed():
             try:
-                with self:
+                with self._watching(self):
                     yield
             except BaseException as error:
                 self.mark_incomplete(
@@ -141,103 +112,142 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
         """Say why calls may be missing."""
         self.graph.info = replace(self.graph.info, incomplete=(*self.graph.info.incomplete, reason))
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, run: Callable[..., Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call and record it."""
         if not self.enabled:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         # Asking a tensor for its shape is no call of the user's program: no function mode has to look at it.
         with torch._C.DisableTorchFunction():
             # Inputs are numbered first: an op may give an input new bytes or another layout.
             inputs = self._encode_inputs(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            self._record(func, inputs, result, sys._getframe())
+            self._record(inputs, result, sys._getframe())
         return result
 
-    def _record(self, func: Any, inputs: _Inputs, result: Any, frame: FrameType) -> None:
-        operands, flags, arg_template, kwarg_template = inputs
+    def _record(self, inputs: _Inputs, result: Any, frame: FrameType) -> None:
+        op, operands, flags, arg_key, kwarg_key = inputs
         outputs: list[int] = []
-        out_template = self._encode(result, outputs)
-        source = self._sources.find(frame)
-        phase = self._phases.phase(source)
-        module = self._modules.current
+        key = (arg_key, kwarg_key, self._key(result, outputs))
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self.graph.add_template(*map(self._template, key))
+        activations = self._modules.activations
+        place = self._sources.find(frame, activations)
+        task = torch._C._current_graph_task_id()  # type: ignore[attr-defined]  # not in torch's stubs
+        phase = self._phases.phase(place.in_optimizer, task != -1)
         graph = self.graph
-        made_node = self._sequence.makes_node()
-        if in_backward():
-            forward_call = self._sequence.call_of_current_node()
+        module = self._module_row(activations[-1]) if activations else -1
+        source = -1
+        if task != -1:
+            forward_call = self._sequence.call_of_current_node(task)
             if forward_call is not None:
-                module = module or graph.module_call(forward_call)
-                if source.line is None or not self._modules.current:
-                    source = graph.source(forward_call)
-        call = graph.add_call(
-            self._op_numbers[func][0],
-            graph.add_template(arg_template, kwarg_template, out_template),
+                if module < 0:
+                    module = graph.module_of(forward_call)
+                if not place.has_line or not activations:
+                    source = graph.source_of(forward_call)
+        call = len(graph)
+        graph.add_call(
+            op,
+            template,
             operands,
             flags,
             outputs,
-            source=self._number(graph.sources, source),
-            module=-1 if module is None else self._number(graph.module_calls, module),
+            source=source if source >= 0 else self._source_row(place),
+            module=module,
             phase=phase,
             stream=self._stream(),
-            autograd=made_node,
+            autograd=self._sequence.add(call, task),
         )
-        self._sequence.add(call)
 
-    def _number(self, table: Table[Any], value: Source | ModuleCall) -> int:
-        """``table.add`` without hashing a value that was met as this very object before."""
-        known = self._numbers.get(id(value))
-        if known is None:
-            known = self._numbers[id(value)] = (table.add(value), value)
-        return known[0]
+    def _source_row(self, place: Place) -> int:
+        if place.row < 0:
+            place.row = self.graph.sources.add(place.source)
+        return place.row
+
+    def _module_row(self, activation: Activation) -> int:
+        if activation.row < 0:
+            activation.row = self.graph.module_calls.add(activation.call)
+        return activation.row
 
     # -- encoding ----------------------------------------------------------------------------------
 
-    def _encode_inputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
-        known = self._op_numbers.get(func)
-        if known is None:
-            known = self._op_numbers[func] = self._enter_op(func)
-        _, by_position, by_name = known
+    def _encode_inputs(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Inputs:
+        op = self._ops.get(id(func))
+        if op is None:
+            op = self._ops[id(func)] = self._enter_op(func)
         operands: list[int] = []
+        key = self._key
+        if not op.writes:
+            arg_key = tuple([key(value, operands) for value in args])
+            kwarg_key = tuple([(name, key(value, operands)) for name, value in kwargs.items()]) if kwargs else ()
+            return op.number, operands, _ONLY_READS * len(operands), arg_key, kwarg_key
         flags: list[int] = []
-        arg_template = []
-        for position, value in enumerate(args):
-            arg_template.append(self._encode(value, operands))
-            flags.extend([by_position[position]] * (len(operands) - len(flags)))
-        kwarg_template = []
+        keys = []
+        for flag, value in zip(op.by_position, args, strict=False):
+            keys.append(key(value, operands))
+            flags.extend([flag] * (len(operands) - len(flags)))
+        named = []
         for name, value in kwargs.items():
-            kwarg_template.append((name, self._encode(value, operands)))
-            flags.extend([by_name[name]] * (len(operands) - len(flags)))
-        return operands, flags, tuple(arg_template), tuple(kwarg_template)
+            named.append((name, key(value, operands)))
+            flags.extend([op.by_name[name]] * (len(operands) - len(flags)))
+        return op.number, operands, flags, tuple(keys), tuple(named)
 
-    def _enter_op(self, func: torch._ops.OpOverload) -> tuple[int, tuple[int, ...], dict[str, int]]:
+    def _enter_op(self, func: torch._ops.OpOverload) -> _Op:
         facts = facts_of(func)
         by_name = {
             name: WRITES if name in facts.out_args else READS | WRITES if name in facts.mutates else READS
             for name in facts.arg_names
         }
-        return self.graph.add_op_facts(facts), tuple(by_name[name] for name in facts.arg_names), by_name
+        return _Op(
+            func,
+            self.graph.add_op_facts(facts),
+            bool(facts.mutates),
+            tuple(by_name[name] for name in facts.arg_names),
+            by_name,
+        )
 
-    def _encode(self, value: Any, tensors: list[int]) -> object:
-        """A value with its tensors taken out; their numbers are appended to ``tensors``."""
+    def _key(self, value: Any, tensors: list[int]) -> Any:
+        """What tells a value from others, with its tensors taken out; their numbers are appended to ``tensors``.
+        ``_template`` makes the value that is kept of it."""
+        kind = type(value)
+        if kind is int or value is None:
+            return value
         if isinstance(value, torch.Tensor):
             tensors.append(self._identities.tensor(value))
             return HOLE
-        kind = type(value)
-        if kind in _PLAIN:
+        if kind is list or kind is tuple:
+            key = self._key
+            return tuple([key(item, tensors) for item in value])
+        if kind in _TELLING:
             return value
+        if kind is bool:
+            return (bool, value)  # equal to 1 or 0
+        if kind is float or kind is complex:
+            # 1.0 equals 1, 0.0 equals -0.0, and a NaN nothing.
+            return (kind, value if value and value == value else repr(value))
         if isinstance(value, list | tuple):
-            return tuple([self._encode(item, tensors) for item in value])
-        if isinstance(value, torch.device):
-            return self._device_name(value)
+            return tuple([self._key(item, tensors) for item in value])
         if isinstance(value, torch.SymInt):
             return int(value)
         if isinstance(value, torch.SymFloat):
-            return float(value)
+            return self._key(float(value), tensors)
         if isinstance(value, torch.SymBool):
-            return bool(value)
-        if isinstance(value, _NAMED):
-            return str(value)
+            return self._key(bool(value), tensors)
         return f"<{kind.__name__}>"
+
+    def _template(self, key: Any) -> Any:
+        """The plain value, or the template of values, that a key stands for."""
+        if isinstance(key, tuple):
+            if len(key) == 2 and isinstance(key[0], type):
+                kind, value = key
+                return kind(value)
+            return tuple([self._template(item) for item in key])
+        if isinstance(key, torch.device):
+            return self._device_name(key)
+        if isinstance(key, _NAMED):
+            return str(key)
+        return key
 
     # -- storages ----------------------------------------------------------------------------------
 
@@ -266,28 +276,20 @@ class OpTracer(CallMode):  # type: ignore[no-untyped-call]  # as above
                         label(value, "optimizer state", f"{names.get(id(parameter), 'parameter')}.{key}")
 
 
-class CallCounter(CallMode):  # type: ignore[no-untyped-call]  # as above
+class CallCounter:
     """Runs each call that a tracer would record inside a context of its own, and records nothing."""
 
     def __init__(self, around: Callable[[int], AbstractContextManager[object]]) -> None:
-        super().__init__()
         self._around = around
         self._next = 0
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, run: Callable[..., Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002  # as every watcher's
         """Run a call inside its context."""
         number, self._next = self._next, self._next + 1
         with self._around(number):
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
 
 
-@cache
-def _is_left_out(func: Any) -> bool:
-    return not isinstance(func, torch._ops.OpOverload) or func.namespace in _NAMESPACES_LEFT_OUT
-
-
-_PLAIN = frozenset({int, float, bool, complex, str, type(None)})
-_NAMED = (torch.dtype, torch.layout, torch.memory_format)
 
 
 class _ForwardCalls:
@@ -304,31 +306,27 @@ class _ForwardCalls:
         self._inner_task = -1
         self._next = {get_ident(): torch._C._autograd._get_sequence_nr()}
 
-    def makes_node(self) -> bool:
-        """Whether autograd has made a node since the call before on this thread: the one of this call."""
+    def add(self, call: int, task: int) -> bool:
+        """``call`` was dispatched in backward pass ``task`` (-1: in none). Whether autograd has made a node since the
+        call before on this thread: the one of this call."""
         thread, following = get_ident(), torch._C._autograd._get_sequence_nr()
         made = following != self._next.get(thread, following)
         self._next[thread] = following
-        return made
-
-    def add(self, call: int) -> None:
-        """``call`` was dispatched; ``makes_node`` has looked at the counter just before."""
-        sequence = self._next[get_ident()] - 1
-        task = torch._C._current_graph_task_id()
         if task == -1:
-            self._outer.setdefault(sequence, call)
+            self._outer.setdefault(following - 1, call)
         elif torch.is_grad_enabled():
             if task != self._inner_task:
                 self._inner.clear()
                 self._inner_task = task
-            self._inner.setdefault(sequence, call)
+            self._inner.setdefault(following - 1, call)
+        return made
 
-    def call_of_current_node(self) -> int | None:
+    def call_of_current_node(self, task: int) -> int | None:
+        """The forward call of the autograd node that runs now in backward pass ``task``."""
         node = torch._C._current_autograd_node()
         if node is None:
             return None
         number = node._sequence_nr()
-        task = torch._C._current_graph_task_id()
         if self._inner and task > self._inner_task >= 0:
             return self._inner.get(number, self._outer.get(number))
         return self._outer.get(number)

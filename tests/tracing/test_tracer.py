@@ -312,7 +312,7 @@ def test_a_call_from_a_thread_with_no_frames_below_it():
     x = torch.ones(2)
     with open_session("cpu") as session, session.recording():
         mode = torch.utils._python_dispatch._get_current_dispatch_mode()
-        _thread.start_new_thread(mode.call, (torch.ops.aten.add.Tensor, (x, 1), {}))
+        _thread.start_new_thread(mode.__torch_dispatch__, (torch.ops.aten.add.Tensor, (), (x, 1), {}))
         end = time.monotonic() + 10
         while not len(session.graph) and time.monotonic() < end:
             time.sleep(0.01)

@@ -38,12 +38,13 @@ to the default device, as a user would with `.cuda()`; the caller decides what t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
+from optrace.tracing.calls import Watcher
 from optrace.tracing.standin import (
     autocast,
     backend,
@@ -62,7 +63,7 @@ from optrace.tracing.standin import (
 from optrace.tracing.standin.contents import Contents
 from optrace.tracing.standin.device import StandinDevice, activated, to_user
 from optrace.tracing.standin.functions import DeviceNames, look_through_patches
-from optrace.tracing.standin.mode import StandInMode
+from optrace.tracing.standin.mode import StandInMode, decompose
 from optrace.tracing.standin.patches import Patch, applied
 from optrace.tracing.standin.unknown import Assume, Guess, NoFakeError, UnknownValueError
 from optrace.tracing.standin.values import Values
@@ -77,6 +78,7 @@ class StandIn:
     device: StandinDevice
     default_device: str | None = "cuda"
     guesses: list[Guess] = field(default_factory=list)
+    _mode: StandInMode | None = field(default=None, init=False, repr=False)
 
     def device_of(self, t: torch.Tensor) -> str:
         """The device of `t` as the user's program sees it: "cuda:0", "cpu"."""
@@ -97,10 +99,13 @@ class StandIn:
         Under inference mode a recorder meets composite ops whole. CUDA's choices replace some of torch's
         decompositions, so a recorder that wants the parts has to ask here, not `func.decompose`.
         """
-        kernel = kernels.instead().get(func)
-        if kernel is not None and any(getattr(a, "is_cuda", False) for a in args[:2]):
-            return kernel(*args, **kwargs)
-        return func.decompose(*args, **kwargs)
+        return decompose(func, args, kwargs)
+
+    def watching(self, watcher: Watcher) -> AbstractContextManager[None]:
+        """Show each call that the GPU or the host executes to ``watcher`` inside the context. It costs less than a
+        dispatch mode of its own, through which torch's questions for a tensor's device would pass as well."""
+        assert self._mode is not None  # made by `standin`
+        return self._mode.watched_by(watcher)
 
     def place(self, value: Any) -> Any:
         """`value` moved to the default device, as `.cuda()` would: a module (in place), a tensor, or tensors in
@@ -140,6 +145,7 @@ def standin(
     mode = StandInMode(
         assume, handle.guesses, Contents() if values == "all" else Values()
     )  # before the patches: torch imports modules here that look for a real driver
+    handle._mode = mode
     rows: list[Patch] = [
         *tensors.patches(),
         *modules.patches(),

@@ -41,7 +41,7 @@ def patches() -> list[Patch]:
     """
 
     def unrecorded(mode: StandInMode) -> bool:
-        return all(m is mode for m in _get_current_dispatch_mode_stack())
+        return mode.watcher is None and all(m is mode for m in _get_current_dispatch_mode_stack())
 
     def filler(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def fill(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:

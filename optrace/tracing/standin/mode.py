@@ -10,7 +10,9 @@ weights, constants) are accepted, values of small tensors are followed, and CUDA
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 
+from optrace.tracing.calls import COMPOSITE, LEFT_OUT, Watcher, kind_of, never_compiled
 from optrace.tracing.standin.device import BACKEND, META, parse, to_backend
 from optrace.tracing.standin.kernels import instead
 from optrace.tracing.standin.layout import contiguous
@@ -93,6 +96,7 @@ class StandInMode(FakeTensorMode):
         self.answers = Answers(self.values, assume, guesses)
         self.fake_tensor_converter = _Converter(self.values)
         self.depth = 0
+        self.watcher: Watcher | None = None
         self.failure: BaseException | None = None  # what a dispatch raised last: see `backward`
 
     # torch asks this to decide whether constants may be moved to a real device. Never: `torch.cuda` says that
@@ -108,6 +112,26 @@ class StandInMode(FakeTensorMode):
         """Copied tensors belong to the same mode: torch would otherwise copy the mode with each of them."""
         return self
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """No: beside a mode that is not torch's own, what is compiled runs eagerly, and its calls can be watched."""
+        return False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not by wrapping `__torch_dispatch__`: `never_compiled` costs nothing a call."""
+        return False
+
+    @contextmanager
+    def watched_by(self, watcher: Watcher | None) -> Iterator[None]:
+        """Show each call that is made from outside to ``watcher`` inside the context; None: to nobody."""
+        before, self.watcher = self.watcher, watcher
+        try:
+            yield
+        finally:
+            self.watcher = before
+
+    @never_compiled
     def __torch_dispatch__(
         self,
         func: Any,
@@ -116,6 +140,26 @@ class StandInMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self.watcher is None or self.depth or (kind := kind_of(func)) == LEFT_OUT:
+            return self._execute(func, types, args, kwargs)
+        if kind == COMPOSITE and torch.is_inference_mode_enabled():
+            with self:
+                parts = decompose(func, args, kwargs)
+            if parts is not NotImplemented:
+                return parts
+        return self.watcher.call(partial(self._watched, func, types), func, args, kwargs)
+
+    def _watched(self, func: Any, types: Sequence[type], /, *args: Any, **kwargs: Any) -> Any:
+        out = self._execute(func, types, args, kwargs)
+        if out is NotImplemented:
+            # A tensor subclass comes first with its own handler. The call was shown; what it is made of is not.
+            with self.watched_by(None), self:
+                out = func(*args, **kwargs)
+        return out
+
+    def _execute(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": to_backend(device)}
@@ -243,6 +287,14 @@ class StandInMode(FakeTensorMode):
             whole = buffers.setdefault(id(buffer), torch.empty(buffer.shape, dtype=buffer.dtype, device=META))
             meta = whole.as_strided(described.shape, stride, described.within.offset)
         return FakeTensor(self, meta, torch.device(described.device) if described.device else device)
+
+
+def decompose(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What `func` does in smaller ops; NotImplemented if it is not a composite op."""
+    kernel = instead().get(func)
+    if kernel is not None and any(getattr(a, "is_cuda", False) for a in args[:2]):
+        return kernel(*args, **kwargs)
+    return func.decompose(*args, **kwargs)
 
 
 def _gpu_of(args: Sequence[Any]) -> torch.device | None:
