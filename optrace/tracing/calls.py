@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import FunctionType
+from types import CodeType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from optrace.tracing.facts import is_composite
 
-
-F = TypeVar("F", bound=FunctionType)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Watcher(Protocol):
@@ -59,7 +58,8 @@ def never_compiled(function: F) -> F:
     """``function``, which is left alone by ``torch.compile`` with all that it calls."""
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    code: CodeType = function.__code__
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
     return function
 
 

@@ -76,9 +76,7 @@ class ModuleTracker:
         path = self._path(module)
         call = self._calls[path] = self._calls.get(path, 0) + 1
         caller = sys._getframe(1)
-        self.activations.append(
-            Activation(module, ModuleCall(path, type(module).__name__, call), id(caller))
-        )
+        self.activations.append(Activation(module, ModuleCall(path, type(module).__name__, call), id(caller)))
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         if self.activations:

@@ -105,7 +105,9 @@ class SourceFinder:
             place = self._places[key] = self._place((*key[1:], *self._chains[key[0]]))
         return place
 
-    def _walk(self, frame: FrameType | None, activations: Sequence[Activation], inner: int) -> tuple[int, ...]:
+    def _walk(
+        self, frame: FrameType | None, activations: Sequence[Activation], inner: int
+    ) -> tuple[int, ...]:
         """The number of the chain that was met, 0 if none was, and the lines before it. ``inner`` is the place of
         the innermost activation that the stack may meet."""
         boundary = activations[inner].frame_address if inner >= 0 else 0

@@ -134,7 +134,7 @@ class OpTracer:
             template = self._templates[key] = self.graph.add_template(*map(self._template, key))
         activations = self._modules.activations
         place = self._sources.find(frame, activations)
-        task = torch._C._current_graph_task_id()  # type: ignore[attr-defined]  # not in torch's stubs
+        task = torch._C._current_graph_task_id()
         phase = self._phases.phase(place.in_optimizer, task != -1)
         graph = self.graph
         module = self._module_row(activations[-1]) if activations else -1
@@ -180,7 +180,9 @@ class OpTracer:
         key = self._key
         if not op.writes:
             arg_key = tuple([key(value, operands) for value in args])
-            kwarg_key = tuple([(name, key(value, operands)) for name, value in kwargs.items()]) if kwargs else ()
+            kwarg_key = (
+                tuple([(name, key(value, operands)) for name, value in kwargs.items()]) if kwargs else ()
+            )
             return op.number, operands, _ONLY_READS * len(operands), arg_key, kwarg_key
         flags: list[int] = []
         keys = []
@@ -288,8 +290,6 @@ class CallCounter:
         number, self._next = self._next, self._next + 1
         with self._around(number):
             return run(*args, **kwargs)
-
-
 
 
 class _ForwardCalls:

@@ -1,5 +1,6 @@
 """What the tracer keeps of a call."""
 
+import contextlib
 import gc
 from pathlib import Path
 
@@ -318,3 +319,116 @@ def test_a_call_from_a_thread_with_no_frames_below_it():
             time.sleep(0.01)
     (node,) = session.graph
     assert node.source.line is None
+
+
+def test_arguments_that_compare_equal_or_to_nothing_are_kept_apart():
+    def program():
+        x = torch.ones(2)
+        for value in (0.0, -0.0, float("nan"), float("nan"), 0, False, 0j):
+            torch.full_like(x, value, dtype=torch.complex64)
+
+    graph = traced(program)
+    values = [repr(node.args[1]) for node in graph if node.label == "full_like"]
+    assert values == ["0.0", "-0.0", "nan", "nan", "0", "False", "0j"]
+
+
+def test_a_part_compiled_while_recording_makes_the_calls_of_the_plain_one():
+    def part(x):
+        return x.relu() + 1
+
+    def calls(mode, device, function):
+        with open_session(mode, device=device) as session:
+            x = session.place(torch.ones(2))
+            with session.recording():
+                function(x)
+        return [node.op for node in session.graph]
+
+    for mode, device in (("cpu", "cpu"), ("fake", "cuda")):
+        torch.compiler.reset()
+        assert calls(mode, device, torch.compile(part, backend="eager")) == calls(mode, device, part)
+
+
+def test_library_code_called_from_two_lines_shows_both():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+
+    def program():
+        x = torch.ones(1, 2)
+        model(x)
+        model(x)
+
+    graph = traced(program)
+    lines = [node.source.line.line for node in graph if node.label == "addmm"]
+    assert lines == [lines[0], lines[0], lines[0] + 1, lines[0] + 1]
+    assert [f.function for f in graph[len(graph) - 1].source.frames] == [
+        "Linear.forward",
+        "Sequential.forward",
+        "Sequential.forward",
+        "test_library_code_called_from_two_lines_shows_both.<locals>.program",
+    ]
+
+
+def test_a_module_that_failed_leaves_the_lines_of_the_next_alone():
+    good, bad = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 3))
+
+    def program():
+        x = torch.ones(1, 2)
+        with pytest.raises(RuntimeError):
+            bad(x)
+        good(x)
+        x + 1
+
+    graph = traced(program)
+    addmm = next(node for node in graph if node.label == "addmm")
+    last = graph[len(graph) - 1]
+    assert last.module is None
+    assert last.source.line.line == addmm.source.line.line + 1
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of another, whose own handler unpacks it."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        unwrapped = [a.inner if isinstance(a, cls) else a for a in args]
+        return cls(func(*unwrapped, **(kwargs or {})))
+
+
+def test_a_call_on_a_tensor_subclass_is_recorded_once():
+    def calls(mode, device):
+        with open_session(mode, device=device) as session:
+            x = Wrapped(session.place(torch.ones(2)))
+            with session.recording():
+                y = x + 1
+        assert type(y) is Wrapped
+        return [node.op for node in session.graph]
+
+    assert calls("fake", "cuda") == calls("cpu", "cpu") == ["aten.add.Tensor"]
+
+
+def test_calls_are_counted_as_they_are_recorded():
+    def program(x):
+        with torch.inference_mode():
+            nn.functional.linear(x, x)
+        x + 1
+
+    for mode, device in (("cpu", "cpu"), ("fake", "cuda")):
+        numbers = []
+
+        def around(number, numbers=numbers):
+            numbers.append(number)
+            return contextlib.nullcontext()
+
+        with open_session(mode, device=device) as session:
+            x = session.place(torch.ones(2, 2))
+            with session.recording():
+                program(x)
+            with session.counting(around):
+                program(x)
+        assert numbers == list(range(len(session.graph)))
