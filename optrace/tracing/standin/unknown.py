@@ -36,7 +36,7 @@ class UnknownValueError(RuntimeError):
 
 def user_line() -> str:
     """ " (model.py:12)": the user's line that runs now; nothing where no frame is the user's."""
-    line = SourceFinder().find(sys._getframe(1)).line
+    line = SourceFinder().find(sys._getframe(1)).source.line
     return f" ({line.file}:{line.line})" if line is not None else ""
 
 
