@@ -24,7 +24,7 @@ from optrace.tracing import open_session
 
 pytest.importorskip("pytest_benchmark", reason="the benchmarks are run by pytest-benchmark")
 
-ROUNDS = 15
+ROUNDS = 7
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's programs may warn
 
