@@ -20,6 +20,7 @@ the results beside them. The pieces:
 | `autocast` | CUDA's autocast lists |
 | `cuda_api` | the answers of `torch.cuda` |
 | `from_host` | the copy of Python's numbers to the GPU, which nobody sees |
+| `legacy` | `torch.cuda.FloatTensor` and its kin |
 | `initialization` | fillers of `torch.nn.init` |
 | `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
 | `shapes`, `layout` | what CUDA's own ops return |
@@ -54,6 +55,7 @@ from optrace.tracing.standin import (
     initialization,
     kernels,
     lazy,
+    legacy,
     modules,
     opaque,
     optimizers,
@@ -150,6 +152,7 @@ def standin(
         *tensors.patches(),
         *modules.patches(),
         *lazy.patches(),
+        *legacy.patches(),
         *backward.patches(mode),
         *look_through_patches(),
         *cuda_api.patches(),

@@ -249,14 +249,20 @@ def choose(a: Query, device: StandinDevice, r: Rules = RULES) -> SDPBackend:
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def _additive(
-    mask: Tensor | None, dtype: torch.dtype, masked: float, device: torch.device | None
-) -> Tensor | None:
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A boolean mask as one that is added; any other as it is."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    kept = aten.scalar_tensor.default(0.0, dtype=dtype, device=device)
-    return aten.where.ScalarSelf(aten.logical_not.default(mask), masked, kept)
+    masked = aten.scalar_tensor.default(-math.inf, dtype=dtype, device=mask.device)
+    return aten.where.ScalarSelf(mask, 0.0, masked)
+
+
+def _additive_for_cudnn(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """As `_additive`, in cuDNN's way: with a finite number, and a zero on the CPU, where a scalar may stay."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    kept = aten.scalar_tensor.default(0.0, dtype=dtype)
+    return aten.where.ScalarSelf(aten.logical_not.default(mask), -65504.0, kept)
 
 
 def _padded(t: Tensor, multiple: int) -> Tensor:
@@ -288,13 +294,12 @@ def scaled_dot_product_attention(
     backend = choose(a, active_device())
     flags = {} if scale is None else {"scale": scale}
     if backend is SDPBackend.CUDNN_ATTENTION:
-        # torch makes this mask's zero on the CPU, where a scalar may stay
-        mask = _additive(attn_mask, query.dtype, -65504.0, None)
+        mask = _additive_for_cudnn(attn_mask, query.dtype)
         out: Any = aten._scaled_dot_product_cudnn_attention.default(
             query, key, value, mask, a.needs_grad, dropout_p, is_causal, False, **flags
         )
         return out[0]
-    mask = _additive(attn_mask, query.dtype, -math.inf, None if attn_mask is None else attn_mask.device)
+    mask = _additive(attn_mask, query.dtype)
     if backend is SDPBackend.FLASH_ATTENTION:
         width = query.size(-1)
         inputs = (query, key, value) if width % 8 == 0 else [_padded(t, 8) for t in (query, key, value)]

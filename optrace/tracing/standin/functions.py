@@ -115,8 +115,19 @@ def _type(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return func(*args, **kwargs)
 
 
+def _set_item(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x[index] = 3.0`: for a tensor on CUDA the number becomes a tensor on the CPU, unseen but for its lift."""
+    x, index, value = args
+    if isinstance(value, (bool, int, float, complex)) and x.is_cuda:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            number = mode.wrap_real(torch.tensor(value, dtype=x.dtype), torch.device("cpu"))
+        value = torch.ops.aten.lift_fresh.default(number)
+    return func(x, index, value)
+
+
 _SPECIAL: dict[Any, Call] = {
     **dict.fromkeys(_device_constructors(), _factory),
+    torch.Tensor.__setitem__: _set_item,
     torch.Tensor.to: _to,
     torch.Tensor.type: _type,
     torch.Tensor.cuda: _cuda,

@@ -29,6 +29,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "softmax.int": softmax.softmax,
     "log_softmax.int": softmax.log_softmax,
     "grid_sampler": softmax.grid_sampler,
+    "one_hot": softmax.one_hot,
     **recurrent.kernels(),
 }
 

@@ -386,6 +386,23 @@ def _cudnn_rnn_backward(
     return grad_input, Out(tuple(hx.shape), hx.dtype), grad_cell, grads
 
 
+@_shape_of("native_layer_norm_backward")
+def _native_layer_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: list[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: list[bool],
+) -> Any:
+    """The kernel works on a contiguous copy, whose layout the gradient has."""
+    grads = [Out(tuple(input.shape), input.dtype)]
+    grads += [Out(tuple(normalized_shape), (input if t is None else t).dtype) for t in (weight, bias)]
+    return tuple(grad if wanted else None for grad, wanted in zip(grads, output_mask, strict=True))
+
+
 @_shape_of("_thnn_fused_lstm_cell")
 def _thnn_fused_lstm_cell(input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, *biases: Any) -> Any:
     return like(cx), like(cx), Out(tuple(input_gates.shape), input_gates.dtype)

@@ -1,6 +1,6 @@
 # torch leaves ops untyped:
 # mypy: disable-error-code="no-any-return"
-"""Softmax and grid sampling on the pretended GPU: kernels that CUDA takes a shorter way to."""
+"""Softmax, grid sampling and one-hot codes on the pretended GPU: kernels that CUDA takes a shorter way to."""
 
 from __future__ import annotations
 
@@ -51,3 +51,13 @@ def grid_sampler(
         return aten.cudnn_grid_sampler.default(input, grid)
     kernel = aten.grid_sampler_2d.default if input.dim() == 4 else aten.grid_sampler_3d.default
     return kernel(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+def one_hot(indices: Tensor, num_classes: int = -1) -> Tensor:
+    """`aten::one_hot`: ones scattered into zeros, where tensors with no contents are compared with a range."""
+    if num_classes == -1:
+        num_classes = int(indices.max().item()) + 1
+    codes = aten.zeros.default(
+        [*indices.shape, num_classes], dtype=indices.dtype, layout=indices.layout, device=indices.device
+    )
+    return aten.scatter_.value(codes, -1, indices.unsqueeze(-1), 1)

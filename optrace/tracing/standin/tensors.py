@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from optrace.tracing.standin.device import BACKEND, META, to_user
 from optrace.tracing.standin.patches import Patch
@@ -59,13 +60,22 @@ def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
 
 def as_numpy(self: FakeTensor, *, force: bool = False) -> Any:
     """`FakeTensor.numpy()` of a tensor whose values are known; zeros, as a guess, if the user chose to guess."""
-    mode: Any = self.fake_mode  # ours: the only one while these rows are in place
     if force:
-        return as_numpy(_fake(self.detach().cpu()))
+        return _read(_fake(self.detach().cpu()))
     if self.fake_device.type != "cpu":
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host"
         )
+    if self.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    return _read(_fake(self.detach()))
+
+
+def _read(self: FakeTensor) -> Any:
+    """The values of a tensor on the host, of which no call is seen."""
+    mode: Any = self.fake_mode  # ours: the only one while these rows are in place
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         value = mode.values.get(self)
         if value is None:
@@ -84,7 +94,7 @@ def as_list(self: FakeTensor) -> Any:
     host = self.cpu() if self.fake_device.type == BACKEND else self
     if host.dtype == torch.bfloat16:  # a dtype that numpy does not have
         host = host.float()
-    return as_numpy(_fake(host.detach())).tolist()
+    return _read(_fake(host)).tolist()
 
 
 def formatted(self: FakeTensor, spec: str) -> str:
@@ -106,6 +116,21 @@ def set_data(self: FakeTensor, value: Tensor) -> None:
     else:
         moved.requires_grad_(self.requires_grad)
     torch.utils.swap_tensors(self, moved)
+
+
+def new_parameter(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+    """`nn.Parameter(data)`: torch wraps a plain tensor with no call, and detaches any other kind, which is seen."""
+    if not isinstance(data, FakeTensor):
+        return _new_parameter(cls, data, requires_grad)
+    mode: Any = data.fake_mode
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        made = mode.__torch_dispatch__(torch.ops.aten.detach.default, (), (data,), {})
+    made.requires_grad_(requires_grad)
+    made._is_param = True
+    return made
+
+
+_new_parameter = torch.nn.Parameter.__new__
 
 
 class NotFake(type):
@@ -139,6 +164,7 @@ def patches() -> list[Patch]:
             NoFakeTensor,
             "programs take another path if they see fake tensors",
         ),
+        Patch(torch.nn.Parameter, "__new__", staticmethod(new_parameter), "a wrapper is no call"),
         Patch(FakeTensor, "data_ptr", address, "programs compare pointers to find shared memory"),
         Patch(FakeTensor, "__deepcopy__", deep_copied, "torch copies storage bytes, of which there are none"),
     ]
