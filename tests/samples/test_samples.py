@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from optrace.cli import main
 
+from optrace.program import Options, find_program
+from optrace.tracing import Mode, open_session
+from optrace.tracing.standin import Assume
+
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 
@@ -226,3 +230,33 @@ def test_every_sample_says_what_its_picture_shows_and_how_to_run_it() -> None:
         docstring = sample.read_text().split('"""')[1]
         assert "**What the picture shows.**" in docstring, sample
         assert f"optrace samples/{sample.name} --out graph.svg" in docstring, sample
+
+
+# -- with real values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sample", "options"),
+    [
+        ("toy_block.py", {"args": ("--small",)}),
+        ("mlp_train.py", {}),
+        ("resnet_block.py", {"batch": 1}),
+        ("lstm_cell_loop.py", {}),
+        ("script_main.py", {"warmup": 1, "args": ("--width", "64")}),
+    ],
+)
+def test_cpu_mode_records_the_calls_of_fake_mode(sample: str, options: dict[str, Any]) -> None:
+    def calls(mode: Mode, assume: Assume) -> list[Any]:
+        target = str(SAMPLES / sample)
+        with (
+            open_session(mode, assume=assume) as session,
+            find_program(target, Options(**options)) as program,
+        ):
+            program.run(session)
+        assert not [r for r in session.graph.info.incomplete if mode == "cpu" or "guess" not in r]
+        return [
+            (node.op, [(t.shape, t.stride, t.dtype, t.device) for t in (*node.inputs, *node.outputs)])
+            for node in session.graph
+        ]
+
+    assert calls("cpu", "error") == calls("fake", "zero")
