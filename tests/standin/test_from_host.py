@@ -114,7 +114,9 @@ def test_wrapping_a_parameter_is_no_call(gpu):
     assert isinstance(weight, torch.nn.Parameter)
     assert not weight.requires_grad
     layer = torch.nn.Linear(2, 2, device="cuda")
+    layer(torch.ones(1, 2, device="cuda")).sum().backward()
     assert names(gpu, lambda: copy.deepcopy(layer)) == ["detach", "clone"] * 2
+    assert copy.deepcopy(layer).weight.grad is None
 
 
 def test_one_hot_scatters(gpu):

@@ -48,10 +48,10 @@ def deep_copied(self: FakeTensor, memo: dict[int, Any]) -> Tensor:
         raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support deepcopy")
     with torch.no_grad():
         copied = self.detach().clone(memory_format=torch.preserve_format)
-    if isinstance(self, torch.nn.Parameter):
-        copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
-    else:
-        copied.requires_grad_(self.requires_grad)
+    if isinstance(self, torch.nn.Parameter):  # whose gradient torch does not copy
+        memo[id(self)] = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+        return cast(Tensor, memo[id(self)])
+    copied.requires_grad_(self.requires_grad)
     memo[id(self)] = copied
     if self.grad is not None:
         copied.grad = deepcopy(self.grad, memo)
