@@ -117,7 +117,8 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     in C++), ``autograd_us`` (recording the call when gradients are wanted, or walking to it in the backward
     pass), ``dispatch_us`` (dispatcher, shape checks, allocation; ``view_us`` where nothing is computed),
     and ``launch_us`` a launch. ``sync_us`` is what a wait costs beyond the waiting itself. A compiled step costs
-    ``compiled_call_us`` (guards, the wrapper's entry) and ``compiled_kernel_us`` for each generated kernel.
+    ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_training_us`` where it goes backward (autograd's
+    wrapper, the optimizer's guards) and ``compiled_kernel_us`` for each generated kernel.
     """
 
     key: str
@@ -129,7 +130,8 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     launch_us: float
     sync_us: float
     queue_depth: int
-    compiled_call_us: float = 100.0
+    compiled_call_us: float = 150.0
+    compiled_training_us: float = 1400.0
     compiled_kernel_us: float = 10.0
     source: str
     measured: bool = False

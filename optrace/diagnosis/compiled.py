@@ -15,7 +15,7 @@ from optrace.cost.host import HostTime
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
-from optrace.cost.profiles import HostProfile
+from optrace.cost.profiles import GpuProfile, HostProfile
 from optrace.cost.work import Access
 from optrace.cost.workspaces import library_workspaces
 from optrace.diagnosis.fusion import Fusion, Step
@@ -36,30 +36,44 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     gpu = priced.pricing.gpu
     model = DeviceModel(gpu, priced.pricing.target(priced.graph.info.torch))
     traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
+    entries = _entries(graph, priced.pricing.host)
     costs = tuple(
         OpCost(
             work=step.work,
             traffic=traffic,
-            host=_host_time(step, priced.pricing.host, first=number == 0),
-            device=_device_time(step, traffic, priced, model),
+            host=_host_time(step, priced.pricing.host, entries.get(number, 0.0)),
+            device=_device_time(step, traffic, gpu, model),
         )
         for number, (step, traffic) in enumerate(zip(steps, traffics, strict=True))
     )
     return PricedGraph(graph, priced.pricing, costs, memory)
 
 
-def _device_time(step: Step, traffic: Traffic, eager: PricedGraph, model: DeviceModel) -> DeviceTime | None:
-    """A library call as in the eager run; generated code as one stream."""
-    if not step.region and len(step.calls) == 1:
-        return model.time(eager.graph[step.calls[0]], step.work, traffic)
-    return device_time(step.work, traffic.read + traffic.written, eager.pricing.gpu)
+def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceModel) -> DeviceTime | None:
+    """A library call as any call; generated code as one stream, or as its arithmetic where that takes longer."""
+    if step.node is not None:
+        return model.time(step.node, step.work, traffic)
+    streamed = device_time(step.work, traffic.read + traffic.written, gpu)
+    peak = gpu.peak_flops(step.work.math_dtype, matmul=False)
+    if streamed is None or not peak:
+        return streamed
+    math_us = (step.work.flops or 0) / (peak * 1e-6)
+    return streamed if math_us <= streamed.us else replace(streamed, us=math_us, roof="compute")
 
 
-def _host_time(step: Step, host: HostProfile, *, first: bool) -> HostTime:
-    """The wrapper's Python, and for library calls the dispatcher; no autograd and no views. Before the ``first``
-    step stand the guards and the way into the wrapper."""
+def _entries(graph: OpGraph, host: HostProfile) -> dict[int, float]:
+    """What stands before steps: the guards before the first, and the rest of a training step before its backward."""
+    found = {0: host.compiled_call_us}
+    backward = next((call for call in range(len(graph)) if graph.phase(call) == "backward"), None)
+    if backward is not None:
+        found[backward] = found.get(backward, 0.0) + host.compiled_training_us
+    return found
+
+
+def _host_time(step: Step, host: HostProfile, entry: float) -> HostTime:
+    """The wrapper's Python, and for library calls the dispatcher; no autograd and no views. ``entry`` is what stands
+    before the step: guards and the way into the wrapper."""
     launches = step.work.launches or 0
-    entry = host.compiled_call_us if first else 0.0
     if step.region:
         return HostTime(python_us=entry + host.compiled_kernel_us, launch_us=launches * host.launch_us)
     return HostTime(entry + host.python_us, 0.0, host.dispatch_us, launches * host.launch_us)

@@ -15,6 +15,7 @@ from optrace.cost.pricing import PricedGraph
 from optrace.cost.work import Access, KernelKind, Work
 from optrace.diagnosis.fusible import RANDOM_FLOPS, Role
 from optrace.diagnosis.lowering import Kernel, Lowered, Value, lower, values_read
+from optrace.graph import OpNode
 
 #: Inductor's limits (torch/_inductor/config.py): kernels merged into one, bytes that must be shared, and the
 #: arguments of one kernel over lists of tensors.
@@ -31,7 +32,7 @@ class Step:
     """One launch, or one library call, of the compiled program.
 
     ``calls`` are the eager calls computed in it; ``reads`` what it takes from outside, each byte once, ``writes``
-    what others use. ``work`` is its price. A ``region`` is generated code, else a library does it.
+    what others use. ``work`` is its price. A ``region`` is generated code; else a library does it, called as ``node``.
     """
 
     calls: tuple[int, ...]
@@ -40,6 +41,7 @@ class Step:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     segment: int
+    node: OpNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _step(members: Sequence[Kernel], works: Sequence[Work], lowered: Lowered, gr
     writes = tuple(written.values())
     if first.sort == "extern":
         assert first.work is not None
-        return Step(calls, first.work, False, first.work.reads, first.work.writes, first.segment)
+        return Step(calls, first.work, False, first.work.reads, first.work.writes, first.segment, first.node)
     # A generated reduction keeps its row in registers or passes over it in order: it streams like a pointwise one.
     kind: KernelKind = "foreach" if first.sort == "foreach" else "elementwise"
     flops = sum(works[call].flops or 0 for call in calls if lowered.roles[call] != "extern")
@@ -223,8 +225,10 @@ class _Groups:
         if not self._aligned(a, b):
             return False
         leads_to = self._between(a, b, self.behind)
+        if leads_to is None:
+            return False
         needs = self._between(b, a, self.before)
-        if leads_to is None or needs is None:
+        if needs is None:
             return False
         self._join(a, b, needs, leads_to)
         return True

@@ -99,7 +99,7 @@ class Kernel:
     """One generated kernel before fusion, or one library call.
 
     ``rows`` and ``length`` are its loops (length 1: no reduction). ``after`` are kernels that it waits for
-    besides those whose values it reads. ``work`` is a library call's price.
+    besides those whose values it reads. ``work`` is a library call's price, ``node`` the call as it is made then.
     """
 
     sort: KernelSort
@@ -111,6 +111,7 @@ class Kernel:
     writes: list[Value]
     after: set[int] = field(default_factory=set)
     work: Work | None = None
+    node: OpNode | None = None
     lists: int = 0
 
 
@@ -557,7 +558,7 @@ class _Lowering:
                 values[-1].live = True
         new = (t for t in node.outputs if t.storage >= 0 and t.storage not in given)
         values.extend(self._value(tensor, segment) for tensor in new)
-        kernel = Kernel("extern", frozenset({node.id}), 0, 0, segment, reads, values, after=after, work=work)
+        kernel = Kernel("extern", frozenset({node.id}), 0, 0, segment, reads, values, after, work, called)
         self._add(kernel)
         for value in values:
             self.current[value.tensor.storage] = value
