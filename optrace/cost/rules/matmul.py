@@ -9,7 +9,8 @@ import math
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.gemm import Gemm, GemmPlan, plan, reread_bytes
-from optrace.cost.rules.table import inputs_read, outputs_written, rule, streaming
+from optrace.cost.rules.reduce_config import reduction
+from optrace.cost.rules.table import elements_written, inputs_read, outputs_written, rule, streaming
 from optrace.cost.work import FREE, Access, Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -117,6 +118,34 @@ def distances(node: OpNode, _target: Target) -> Work:
     """Subtract, power and add for each pair and coordinate (DistanceKernel.cu). No matmul by convention."""
     left, right = node.inputs[:2]
     return streaming(node, flops=3 * left.numel * right.shape[-2], kind="reduction")
+
+
+@rule("aten._euclidean_dist")
+def euclidean_distances(node: OpNode, target: Target) -> Work:
+    """``|x|^2 + |y|^2 - 2 x y`` in one product, two columns wider (Distance.cpp): squares and sums of both sides,
+    columns of ones, one side times -2, two concatenations, the product, a clamp and a root in place."""
+    left, right = node.inputs[:2]
+    rows, columns, width = left.shape[-2], right.shape[-2], left.shape[-1] + 2
+    batch = math.prod(node.outputs[0].shape[:-2])
+    made = plan(Gemm(rows, columns, width, left.dtype, batch=batch, right_transposed=True), target)
+    product = 2 * batch * rows * columns * width
+    sums = [reduction(side, (len(side.shape) - 1,), target) for side in (left, right)]
+    return streaming(
+        node,
+        kernels=2 + sum(s.kernels for s in sums) + 2 + 1 + 2 + made.kernels + 2,
+        memsets=made.memsets + sum(s.memsets for s in sums),
+        flops=product + 2 * (left.numel + right.numel) + left.numel + 2 * node.outputs[0].numel,
+        matmul_flops=product,
+        kind="matmul",
+        math_dtype=left.dtype,
+        scratch=tuple(side.numel // side.shape[-1] * width * side.itemsize for side in (left, right)),
+    )
+
+
+@rule("aten.addr")
+def outer_product(node: OpNode, _target: Target) -> Work:
+    """A pointwise kernel: a multiply and an add an element (LinearAlgebra.cu). No matmul by convention."""
+    return streaming(node, flops=2 * elements_written(node), kind="elementwise")
 
 
 def gemm_of(left: TensorMeta, right: TensorMeta, *, fused_bias: bool = False) -> Gemm:

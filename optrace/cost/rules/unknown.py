@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from optrace.cost.profiles import Target
@@ -10,35 +12,79 @@ from optrace.cost.work import Work
 from optrace.graph import OpNode
 
 
+def _launches_not_known(node: OpNode, flops: int | None, matmul_flops: int | None) -> Work:
+    """Bytes are those of the operands."""
+    return replace(streaming(node, flops=flops), kernels=None, matmul_flops=matmul_flops, source="unknown")
+
+
+@rule("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c")
+def transforms(node: OpNode, _target: Target) -> Work:
+    """cuFFT: a plan's kernels depend on the factors of the length. By convention ``5 n log2(n)`` FLOPs a complex
+    transform of ``n`` points, half for a real one."""
+    (signal, spectrum), dims = (node.inputs[0], node.outputs[0]), node.arg("dim")
+    assert isinstance(dims, tuple)
+    real = spectrum if node.facts.packet == "aten._fft_c2r" else signal
+    points = math.prod(real.shape[dim] for dim in dims if isinstance(dim, int))
+    half = 1 if node.facts.packet == "aten._fft_c2c" else 2
+    each = 5 * points * math.log2(points) / half if points else 0.0
+    return _launches_not_known(node, round(each * (real.numel // points if points else 0)), 0)
+
+
+#: Leading terms of what factoring and solving take, for matrices of ``m`` rows and ``n`` columns and ``k`` right sides
+#: (Golub and Van Loan, Matrix Computations).
+_DECOMPOSITIONS: dict[str, Callable[[int, int, int], float]] = {
+    "aten._linalg_det": lambda _m, n, _k: 2 * n**3 / 3,
+    "aten._linalg_slogdet": lambda _m, n, _k: 2 * n**3 / 3,
+    "aten._linalg_solve_ex": lambda _m, n, k: 2 * n**3 / 3 + 2 * n**2 * k,
+    "aten.cholesky": lambda _m, n, _k: n**3 / 3,
+    "aten.linalg_cholesky_ex": lambda _m, n, _k: n**3 / 3,
+    "aten.cholesky_inverse": lambda _m, n, _k: 2 * n**3 / 3,
+    "aten.geqrf": lambda m, n, _k: 2 * min(m, n) ** 2 * (max(m, n) - min(m, n) / 3),
+    "aten.linalg_inv_ex": lambda _m, n, _k: 2 * n**3,
+    "aten.linalg_lu": lambda m, n, _k: min(m, n) ** 2 * (max(m, n) - min(m, n) / 3),
+    "aten.linalg_lu_factor_ex": lambda m, n, _k: min(m, n) ** 2 * (max(m, n) - min(m, n) / 3),
+}
+
+#: Solving with given factors, by the place of the factors among the inputs: ``n**2 k`` a triangle.
+_TRIANGLES = {
+    "aten.cholesky_solve": (1, 2),
+    "aten.linalg_lu_solve": (0, 2),
+    "aten.linalg_solve_triangular": (0, 1),
+    "aten.triangular_solve": (1, 1),
+}
+
+
+@rule(*_DECOMPOSITIONS)
+def decomposes(node: OpNode, _target: Target) -> Work:
+    """cuSOLVER and MAGMA choose their kernels by size. No matmul by convention."""
+    matrix = node.inputs[0]
+    m, n = matrix.shape[-2:]
+    right = node.inputs[1].shape if len(node.inputs) > 1 else ()
+    sides = right[-1] if len(right) == len(matrix.shape) else 1
+    each = _DECOMPOSITIONS[node.facts.packet](m, n, sides)
+    return _launches_not_known(node, round(each * math.prod(matrix.shape[:-2])), 0)
+
+
+@rule(*_TRIANGLES)
+def solves(node: OpNode, _target: Target) -> Work:
+    """Substitution, forward and back."""
+    place, triangles = _TRIANGLES[node.facts.packet]
+    factors = node.inputs[place]
+    solution = node.outputs[0]
+    return _launches_not_known(node, triangles * factors.shape[-1] * solution.numel, 0)
+
+
 @rule(
-    # cuFFT: a plan's kernels depend on the factors of the length.
-    "aten._fft_c2c",
-    "aten._fft_c2r",
-    "aten._fft_r2c",
-    # cuSOLVER and MAGMA.
-    "aten._linalg_det",
+    # Iterations until they converge.
     "aten._linalg_eigh",
     "aten._linalg_eigvals",
-    "aten._linalg_slogdet",
-    "aten._linalg_solve_ex",
     "aten._linalg_svd",
-    "aten.cholesky",
-    "aten.cholesky_inverse",
-    "aten.cholesky_solve",
-    "aten.geqrf",
-    "aten.linalg_cholesky_ex",
     "aten.linalg_eig",
-    "aten.linalg_inv_ex",
     "aten.linalg_ldl_factor_ex",
     "aten.linalg_lstsq",
-    "aten.linalg_lu",
-    "aten.linalg_lu_factor_ex",
-    "aten.linalg_lu_solve",
     "aten.linalg_qr",
-    "aten.linalg_solve_triangular",
     "aten.lu_unpack",
     "aten.ormqr",
-    "aten.triangular_solve",
     # Steps over the longest target; cuDNN's variant chooses for itself.
     "aten._ctc_loss",
     "aten._ctc_loss_backward",
@@ -49,10 +95,12 @@ from optrace.graph import OpNode
     "aten._cdist_backward",
     "aten._pdist_backward",
     "aten._pdist_forward",
+    # Products of three tensors, in an order that depends on their sizes.
+    "aten._trilinear",
 )
 def launches_are_not_known(node: OpNode, _target: Target) -> Work:
     """Bytes are those of the operands; launches and arithmetic are not known."""
-    return replace(streaming(node, flops=None), kernels=None, matmul_flops=None, source="unknown")
+    return _launches_not_known(node, None, None)
 
 
 @rule("aten.unique_consecutive", "aten._unique2", "aten.unique_dim")
