@@ -65,7 +65,10 @@ def accuracy(
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="GPU profile  [default: the record's GPU]")
     ] = None,
-    host: Annotated[str, typer.Option(metavar="NAME", help="host profile")] = "default",
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="host profile  [default: this machine's, if calibrated]"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Price the calls of recorded programs, without looking at what they launched, and compare.

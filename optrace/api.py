@@ -78,7 +78,7 @@ class Trace:
 def trace(
     *,
     gpu: str = "h200",
-    host: str = "default",
+    host: str | None = None,
     mode: Mode = "auto",
     device: str = "cuda",
     assume: Literal["error", "zero", "worst"] = "error",

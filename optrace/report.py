@@ -12,7 +12,7 @@ from optrace.cost.pricing import OpCost, PricedGraph, price
 from optrace.cost.profiles import Pricing
 from optrace.diagnosis import Bound, Cures, Lesson, Verdict, bound_of, cures, lesson, verdict
 from optrace.graph import OpGraph
-from optrace.timeline import Timeline, simulate, tasks_of
+from optrace.timeline import Timeline, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,6 @@ _FIGURES: dict[str, Callable[[OpCost], float | None]] = {
 def report(graph: OpGraph, pricing: Pricing) -> Report:
     """Price a graph, replay it through the queue and say what bounds it."""
     priced = price(graph, pricing)
-    timeline = simulate(
-        list(tasks_of(priced)), sync_us=pricing.host.sync_us, queue_depth=pricing.host.queue_depth
-    )
+    timeline = replay(priced)
     bounds = tuple(bound_of(cost, span) for cost, span in zip(priced.costs, timeline.spans, strict=True))
     return Report(priced, timeline, bounds, verdict(priced, timeline), lesson(priced))

@@ -80,18 +80,31 @@ def tasks_of(priced: PricedGraph) -> Iterator[Task]:
         )
 
 
-def simulate(tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 1024) -> Timeline:
+def replay(priced: PricedGraph) -> Timeline:
+    """A priced graph through the queue of its host."""
+    host = priced.pricing.host
+    return simulate(
+        list(tasks_of(priced)),
+        sync_us=host.sync_us,
+        queue_depth=host.queue_depth,
+        tail_us=priced.tail_us,
+    )
+
+
+def simulate(
+    tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 1024, tail_us: float = 0.0
+) -> Timeline:
     """Replay ``tasks`` through the queue.
 
     ``sync_us``: what a wait costs the host beyond the waiting. ``queue_depth``: launches that may be
-    pending on a stream before the host has to wait for the oldest.
+    pending on a stream before the host has to wait for the oldest. ``tail_us``: the host's time after the last task.
     """
-    queue = _Queue(sync_us, queue_depth)
+    queue = _Queue(sync_us, queue_depth, tail_us)
     spans = queue.run(tasks)
     issue, device_end = queue.host_clock, queue.device_clock
     wall = max(issue, device_end)
     if any(task.host_wait for task in tasks):
-        spans = _charge_waits(tasks, spans, _Queue(sync_us, queue_depth, waits=False).run(tasks))
+        spans = _charge_waits(tasks, spans, _Queue(sync_us, queue_depth, tail_us, waits=False).run(tasks))
         queue.run(tasks)
         before = queue.clock
         queue.run(tasks)
@@ -108,11 +121,12 @@ def simulate(tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 
 class _Queue:
     """The clocks. Running tasks again goes on where the last run stopped."""
 
-    def __init__(self, sync_us: float, queue_depth: int, *, waits: bool = True) -> None:
+    def __init__(self, sync_us: float, queue_depth: int, tail_us: float, *, waits: bool = True) -> None:
         self.host_clock = 0.0
         self.device_clock = 0.0
         self._sync_us = sync_us
         self._depth = queue_depth
+        self._tail_us = tail_us
         self._waits = waits
         self._stream_end: dict[int, float] = {}
         self._pending: dict[int, deque[float]] = {}
@@ -145,6 +159,7 @@ class _Queue:
                     exposed,
                 )
             )
+        self.host_clock += self._tail_us
         return spans
 
     def _launch(self, task: Task) -> tuple[float, float, float, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optrace.cost.profiles import HostProfile
-from optrace.cost.work import Work
+from optrace.cost.host_profile import HostClass, HostProfile
+from optrace.cost.work import KernelKind, Work
 from optrace.graph import OpNode
 
 
@@ -36,16 +37,99 @@ class HostTime:
         )
 
 
-def host_time(node: OpNode, work: Work, host: HostProfile) -> HostTime:
+#: Ops whose host class does not follow from the kind of their kernels.
+_CLASSES: Mapping[HostClass, tuple[str, ...]] = {
+    "allocation": (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "set_",
+    ),
+    "addmm": ("addmm", "baddbmm", "_addmm_activation"),
+    "normalization": (
+        "native_layer_norm",
+        "native_group_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "cudnn_batch_norm",
+        "_batch_norm_with_update",
+        "_batch_norm_no_update",
+        "_fused_rms_norm",
+    ),
+    "normalization_backward": (
+        "native_layer_norm_backward",
+        "native_group_norm_backward",
+        "native_batch_norm_backward",
+        "cudnn_batch_norm_backward",
+        "batch_norm_backward",
+        "_fused_rms_norm_backward",
+    ),
+    "convolution_backward": ("convolution_backward",),
+    "attention_backward": (
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_cudnn_attention_backward",
+        "_flash_attention_backward",
+        "_efficient_attention_backward",
+    ),
+    "wait": ("_local_scalar_dense",),
+}
+_CLASS_OF = {f"aten.{op}": kind for kind, ops in _CLASSES.items() for op in ops}
+
+_CLASS_OF_KIND: Mapping[KernelKind, HostClass] = {
+    "none": "view",
+    "elementwise": "elementwise",
+    "reduction": "reduction",
+    "gather": "gather",
+    "transpose": "copy",
+    "foreach": "foreach",
+    "matmul": "matmul",
+    "convolution": "convolution",
+    "attention": "attention",
+    "copy": "copy",
+    "other": "elementwise",
+}
+
+#: Kinds whose launches all come from one op: a chunk of a list, a part of a product or a time step each.
+_ONE_OP = frozenset({"foreach", "matmul", "convolution", "attention"})
+
+
+def host_class(packet: str, work: Work) -> HostClass:
+    """What a call of ``packet`` (``aten.add``) makes the host do."""
+    return _CLASS_OF.get(packet) or _CLASS_OF_KIND[work.kind]
+
+
+def host_time(node: OpNode, work: Work, host: HostProfile, *, python_scale: float = 1.0) -> HostTime:
     """Python between calls, autograd, dispatcher, launches.
 
-    The backward pass is walked by the C++ engine, so no Python stands between its calls.
+    ``python_scale``: this host's Python against that of the machine that traced. The backward pass is walked by the
+    C++ engine: what passes between its calls counts as autograd.
     """
     backward = node.phase == "backward"
+    walked = backward or node.autograd
+    if node.python_us is None:
+        python = 0.0 if backward else host.python_us
+        autograd = host.autograd_us if walked else 0.0
+    else:
+        between = node.python_us * python_scale
+        autograd = between if backward else min(between, host.autograd_us) if walked else 0.0
+        python = between - autograd
     launches = work.launches or 0
-    return HostTime(
-        python_us=0.0 if backward else host.python_us,
-        autograd_us=host.autograd_us if backward or node.autograd else 0.0,
-        dispatch_us=host.dispatch_us if launches or work.launches is None else host.view_us,
-        launch_us=launches * host.launch_us,
-    )
+    kind = host_class(node.facts.packet, work)
+    dispatch = host.dispatch_of(kind if launches or work.launches is None or kind == "allocation" else "view")
+    if kind == "foreach":
+        dispatch += host.list_item_us * len(node.inputs)
+    if launches > 1 and work.kind not in _ONE_OP:
+        dispatch += (launches - 1) * host.composed_us
+    return HostTime(python, autograd, dispatch, launches * host.launch_us)
+
+
+def python_scale(host: HostProfile, traced_loop_us: float | None) -> float:
+    """How much longer Python takes on ``host`` than where a trace was made; 1 where either is not known."""
+    if not host.python_loop_us or not traced_loop_us:
+        return 1.0
+    return host.python_loop_us / traced_loop_us

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optrace.cost.device import DeviceModel, DeviceTime
-from optrace.cost.host import HostTime, host_time
+from optrace.cost.host import HostTime, host_time, python_scale
 from optrace.cost.l2 import L2Cache, Traffic
 from optrace.cost.memory import MemoryUse, memory_use
 from optrace.cost.profiles import Pricing
@@ -60,12 +60,13 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class PricedGraph:
-    """A graph with a price on every call, in call order, and its memory."""
+    """A graph with a price on every call, in call order, and its memory. ``tail_us``: host time after the last."""
 
     graph: OpGraph
     pricing: Pricing
     costs: tuple[OpCost, ...]
     memory: MemoryUse
+    tail_us: float = 0.0
 
 
 def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
@@ -75,17 +76,18 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
     traffics = warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
     device = DeviceModel(pricing.gpu, target)
+    scale = python_scale(pricing.host, graph.info.python_loop_us)
     costs = []
     for node, work, traffic in zip(graph, works, traffics, strict=True):
         costs.append(
             OpCost(
                 work=work,
                 traffic=traffic,
-                host=host_time(node, work, pricing.host),
+                host=host_time(node, work, pricing.host, python_scale=scale),
                 device=device.time(node, work, traffic),
             )
         )
-    return PricedGraph(graph, pricing, tuple(costs), memory)
+    return PricedGraph(graph, pricing, tuple(costs), memory, tail_us=(graph.info.tail_us or 0.0) * scale)
 
 
 #: Where cuBLAS's own workspace lies: behind everything that the allocator hands out.

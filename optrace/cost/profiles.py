@@ -1,25 +1,35 @@
 """Hardware and host numbers: data files in ``optrace/profiles``, chosen by a loosely matched name.
 
 Every number of the machine lives in a profile; cost rules hold none. A profile says where its numbers
-come from and whether they were measured or read in a datasheet.
+come from and whether they were measured or read in a datasheet. Profiles that ``optrace calibrate`` saved on this
+machine stand before those that ship; a path to a ``.toml`` names a profile of its own.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TypeVar
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
+from platformdirs import user_config_path
 
+from optrace.cost.host_profile import HostProfile
 from optrace.graph import DTYPE_BYTES
 
 
 class UnknownProfileError(ValueError):
     """No profile has this name."""
+
+
+class ProfileFileError(ValueError):
+    """A file that should hold a profile holds none."""
 
 
 class KernelRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,33 +120,6 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return peak / (self.bandwidth_tb_s * 1e12)
 
 
-class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the CPU side of eager execution takes, in microseconds.
-
-    A call costs ``python_us`` (module calls and glue in front of it; not in the backward pass, which runs
-    in C++), ``autograd_us`` (recording the call when gradients are wanted, or walking to it in the backward
-    pass), ``dispatch_us`` (dispatcher, shape checks, allocation; ``view_us`` where nothing is computed),
-    and ``launch_us`` a launch. ``sync_us`` is what a wait costs beyond the waiting itself. A compiled step costs
-    ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_training_us`` where it goes backward (autograd's
-    wrapper, the optimizer's guards) and ``compiled_kernel_us`` for each generated kernel.
-    """
-
-    key: str
-    name: str
-    python_us: float
-    autograd_us: float
-    dispatch_us: float
-    view_us: float
-    launch_us: float
-    sync_us: float
-    queue_depth: int
-    compiled_call_us: float = 150.0
-    compiled_training_us: float = 1400.0
-    compiled_kernel_us: float = 10.0
-    source: str
-    measured: bool = False
-
-
 #: The profile whose kernels were measured.
 MEASURED_KERNELS = "h200"
 
@@ -191,24 +174,27 @@ class Pricing:
 
 def pricing(
     gpu: str = "h200",
-    host: str = "default",
+    host: str | None = None,
     *,
     dispatch_us: float | None = None,
     launch_us: float | None = None,
     bandwidth_tb_s: float | None = None,
 ) -> Pricing:
-    """Profiles by name, with single numbers replaced where given.
+    """Profiles by name, with single numbers replaced where given; with no ``host``, this machine as it was calibrated,
+    or else ``default``.
 
-    Raises ``UnknownProfileError`` for a name that matches none and ``ValueError`` for a rate that is not
-    positive or a time that is negative.
+    Raises ``UnknownProfileError`` for a name that matches none, ``ProfileFileError`` for a file that holds none and
+    ``ValueError`` for a rate that is not positive or a time that is negative.
     """
-    gpu_profile, host_profile = find_gpu(gpu), find_host(host)
+    gpu_profile, host_profile = find_gpu(gpu), this_host() if host is None else find_host(host)
     overrides = []
     for name, value in (("dispatch_us", dispatch_us), ("launch_us", launch_us)):
         if value is not None:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
-            host_profile = msgspec.structs.replace(host_profile, **{name: value})
+            # One number for every call that launches: the classes' own numbers go.
+            whole: dict[str, Any] = {"class_us": {}} if name == "dispatch_us" else {}
+            host_profile = msgspec.structs.replace(host_profile, **{name: value}, **whole)
             overrides.append(f"{name}={value:g}")
     if bandwidth_tb_s is not None:
         if not 0 < bandwidth_tb_s < float("inf"):
@@ -220,11 +206,31 @@ def pricing(
 
 def find_gpu(name: str) -> GpuProfile:
     """The profile whose key, name or alias fits ``name``: ``"NVIDIA H100 80GB HBM3"`` is ``h100``."""
+    if name.endswith(".toml"):
+        return _read(Path(name), GpuProfile)
     return _find(name, gpu_profiles(), "GPU", lambda p: (p.key, p.name, *p.aliases))
 
 
 def find_host(name: str) -> HostProfile:
+    """The host profile whose key or name fits ``name``."""
+    if name.endswith(".toml"):
+        return _read(Path(name), HostProfile)
     return _find(name, host_profiles(), "host", lambda p: (p.key, p.name))
+
+
+def this_host() -> HostProfile:
+    """The profile that was calibrated on this machine, else the default."""
+    return host_profiles().get(this_host_key()) or host_profiles()["default"]
+
+
+def this_host_key() -> str:
+    """What a profile of this machine's host is called: its network name."""
+    return "-".join(_words(platform.node())) or "this-host"
+
+
+def profile_path(kind: str, key: str) -> Path:
+    """Where a calibrated profile of this user lies; ``kind`` is ``gpu`` or ``host``."""
+    return user_config_path("optrace") / kind / f"{key}.toml"
 
 
 @cache
@@ -240,13 +246,27 @@ def host_profiles() -> Mapping[str, HostProfile]:
 
 
 def _load(folder: str, kind: type[P]) -> dict[str, P]:
-    files = resources.files("optrace.profiles").joinpath(folder)
+    """Those that ship, and over them the user's own."""
+    own = user_config_path("optrace") / folder
+    folders: list[Traversable] = [resources.files("optrace.profiles").joinpath(folder)]
+    if own.is_dir():
+        folders.append(own)
     return {
         profile.key: profile
-        for file in sorted(files.iterdir(), key=lambda f: f.name)
+        for place in folders
+        for file in sorted(place.iterdir(), key=lambda f: f.name)
         if file.name.endswith(".toml")
-        for profile in [msgspec.toml.decode(file.read_bytes(), type=kind)]
+        for profile in [_read(file, kind)]
     }
+
+
+def _read(file: Traversable, kind: type[P]) -> P:
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=kind)
+    except OSError as error:
+        raise ProfileFileError(f"cannot read the profile {file}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProfileFileError(f"{file} is no {kind.__name__}: {error}") from None
 
 
 def _find(name: str, profiles: Mapping[str, P], what: str, names: Callable[[P], tuple[str, ...]]) -> P:

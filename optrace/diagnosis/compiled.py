@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from optrace.cost.device import DeviceModel, DeviceTime, device_time
 from optrace.cost.host import HostTime
+from optrace.cost.host_profile import HostProfile
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
-from optrace.cost.profiles import GpuProfile, HostProfile
+from optrace.cost.profiles import GpuProfile
 from optrace.cost.work import Access
 from optrace.cost.workspaces import library_workspaces
 from optrace.diagnosis.fusion import Fusion, Step
@@ -46,7 +47,7 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
         )
         for number, (step, traffic) in enumerate(zip(steps, traffics, strict=True))
     )
-    return PricedGraph(graph, priced.pricing, costs, memory)
+    return PricedGraph(graph, priced.pricing, costs, memory, tail_us=priced.tail_us)
 
 
 def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceModel) -> DeviceTime | None:

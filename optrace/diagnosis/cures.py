@@ -13,7 +13,7 @@ from optrace.diagnosis.compiled import compiled
 from optrace.diagnosis.cuda_graph import Blocker, blockers
 from optrace.diagnosis.fusion import Fusion, fuse
 from optrace.diagnosis.verdict import Bottleneck, Verdict, verdict
-from optrace.timeline import Timeline, simulate, tasks_of
+from optrace.timeline import Timeline, replay
 
 #: A cure is worth it where it takes at least this part off the wall clock.
 WORTH_IT = 0.05
@@ -97,8 +97,7 @@ def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict) -> Cures:
     """Price the cures of a priced and replayed run."""
     fusion = fuse(priced)
     fused = compiled(priced, fusion)
-    host = priced.pricing.host
-    fused_timeline = simulate(list(tasks_of(fused)), sync_us=host.sync_us, queue_depth=host.queue_depth)
+    fused_timeline = replay(fused)
     fused_verdict = verdict(fused, fused_timeline)
     wall = timeline.wall_us
     rows = (

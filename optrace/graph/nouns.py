@@ -185,13 +185,19 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """How a graph was recorded. ``incomplete`` lists why calls may be missing; empty is a whole trace."""
+    """How a graph was recorded. ``incomplete`` lists why calls may be missing; empty is a whole trace.
+
+    ``python_loop_us`` is a turn of the reference loop on the machine that traced, ``tail_us`` what passed on the host
+    between the last call and the end of the run, both None where they were not timed.
+    """
 
     program: str = ""
     mode: str = "fake"
     torch: str = ""
     gpu: str = ""
     steps: int = 1
+    python_loop_us: float | None = None
+    tail_us: float | None = None
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
 
@@ -206,7 +212,8 @@ class OpNode:
 
     ``inputs`` and ``outputs`` are the tensors of ``args``, ``kwargs`` and ``out`` in order of appearance;
     ``writes[i]`` says that the op writes ``inputs[i]``, ``reads[i]`` that it may read it. ``autograd``: the
-    call made a node of the autograd graph.
+    call made a node of the autograd graph. ``python_us``: what passed on the host between the call before and this
+    one (the program's Python, autograd; not optrace), on the machine that traced; None where it was not timed.
     """
 
     id: int
@@ -224,6 +231,7 @@ class OpNode:
     phase: Phase = "other"
     stream: int = 0
     autograd: bool = False
+    python_us: float | None = None
     freed: tuple[int, ...] = ()
 
     @property

@@ -132,6 +132,7 @@ class OpGraph:
         self._phase = array("B")
         self._stream = array("H")
         self._autograd = array("B")
+        self._python_us = array("f")  # negative: not timed
         self._operand_end = array("Q")
         self._output_end = array("Q")
         # A row an operand or output.
@@ -198,8 +199,10 @@ class OpGraph:
         phase: Phase = "other",
         stream: int = 0,
         autograd: bool = False,
+        python_us: float = -1.0,
     ) -> int:
-        """Append a call; ``flags`` holds ``READS | WRITES`` an operand. Returns its number."""
+        """Append a call; ``flags`` holds ``READS | WRITES`` an operand; a negative ``python_us`` was not timed.
+        Returns its number."""
         self._op.append(op)
         self._template.append(template)
         self._source.append(source)
@@ -207,6 +210,7 @@ class OpGraph:
         self._phase.append(_PHASE_NUMBERS[phase])
         self._stream.append(stream)
         self._autograd.append(autograd)
+        self._python_us.append(python_us)
         self._operands.extend(operands)
         self._operand_flags.extend(flags)
         self._outputs.extend(outputs)
@@ -214,6 +218,10 @@ class OpGraph:
         self._output_end.append(len(self._outputs))
         self.__dict__.pop("edges", None)
         return len(self._op) - 1
+
+    def set_python_us(self, number: int, us: float | None) -> None:
+        """Correct what was timed before a call; None: it was not."""
+        self._python_us[number] = -1.0 if us is None else us
 
     def add_free(self, storage: int, after: int) -> None:
         """Storage ``storage`` was gone once call ``after`` had run (-1: before the first)."""
@@ -256,6 +264,7 @@ class OpGraph:
             phase=PHASES[self._phase[number]],
             stream=self._stream[number],
             autograd=bool(self._autograd[number]),
+            python_us=self.python_us(number),
             freed=self.freed_after(number),
         )
 
@@ -284,6 +293,15 @@ class OpGraph:
 
     def stream(self, number: int) -> int:
         return self._stream[number]
+
+    def python_us(self, number: int) -> float | None:
+        """As ``OpNode.python_us``."""
+        timed = self._python_us[number]
+        return timed if timed >= 0 else None
+
+    def op_of(self, number: int) -> int:
+        """The row of a call in ``ops``."""
+        return self._op[number]
 
     def source_of(self, number: int) -> int:
         """The row of a call in ``sources``."""

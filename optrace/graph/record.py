@@ -24,6 +24,10 @@ VERSION = 1
 _Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
+#: Microseconds that were timed.
+_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+
 class GraphFormatError(ValueError):
     """The data is no graph that this version reads."""
 
@@ -78,6 +82,7 @@ class _Node(msgspec.Struct):
     phase: Phase = "other"
     stream: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
     autograd: bool = False
+    python_us: _Time | None = None
     freed: tuple[_Whole, ...] = ()
 
 
@@ -93,6 +98,8 @@ class _File(msgspec.Struct):
     frames: list[_Frame]
     nodes: list[_Node]
     steps: Annotated[int, msgspec.Meta(ge=1)] = 1
+    python_loop_us: _Time | None = None
+    tail_us: _Time | None = None
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     freed_before: tuple[_Whole, ...] = ()
@@ -120,6 +127,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
                 "phase": node.phase,
                 "stream": node.stream,
                 "autograd": node.autograd,
+                "python_us": None if node.python_us is None else round(node.python_us, 2),
                 "args": [_plain(item, places) for item in node.args],
                 "kwargs": {name: _plain(item, places) for name, item in node.kwargs.items()},
                 "out": _plain(node.out, iter(range(len(node.outputs)))),
@@ -138,6 +146,8 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
         "mode": info.mode,
         "torch": info.torch,
         "steps": info.steps,
+        "python_loop_us": info.python_loop_us,
+        "tail_us": info.tail_us,
         "complete": info.complete,
         "notes": list(info.notes),
         "incomplete": list(info.incomplete),
@@ -194,6 +204,8 @@ def _build(file: _File) -> OpGraph:
             torch=file.torch,
             gpu=file.gpu,
             steps=file.steps,
+            python_loop_us=file.python_loop_us,
+            tail_us=file.tail_us,
             notes=file.notes,
             incomplete=file.incomplete,
         )
@@ -255,6 +267,7 @@ def _build(file: _File) -> OpGraph:
             phase=node.phase,
             stream=node.stream,
             autograd=node.autograd,
+            python_us=-1.0 if node.python_us is None else node.python_us,
         )
         for number in node.freed:
             free(number, node.id)

@@ -58,6 +58,8 @@ class _Program(msgspec.Struct):
     issue_us: float | None = None
     wall_us: float | None = None
     b2b_us: float | None = None
+    tail_us: float | None = None
+    python_loop_us: float | None = None
     gpu_us: float | None = None
     mem_base: int | None = None
     mem_peak: int | None = None
@@ -165,7 +167,16 @@ _LEFT_OUT = ("prim.", "profiler.")
 
 
 def _run(program: _Program, machine: Machine) -> MeasuredRun:
-    graph = OpGraph(TraceInfo(program=program.name, mode="cuda", torch=machine.torch, gpu=machine.device))
+    graph = OpGraph(
+        TraceInfo(
+            program=program.name,
+            mode="cuda",
+            torch=machine.torch,
+            gpu=machine.device,
+            tail_us=program.tail_us,
+            python_loop_us=program.python_loop_us,
+        )
+    )
     calls = [call for call in program.ops if not call.op.startswith(_LEFT_OUT)]
     storages: dict[int, int] = {}
     source = graph.sources.add(Source())
@@ -211,6 +222,7 @@ def _run(program: _Program, machine: Machine) -> MeasuredRun:
             source=source,
             phase=next((phase for phase in PHASES if phase == call.phase), "other"),
             stream=call.stream,
+            python_us=-1.0 if call.pre_us is None else call.pre_us,
         )
         for storage in call.freed or ():
             if storage in storages:

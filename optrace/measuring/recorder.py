@@ -16,7 +16,9 @@ import torch
 from optrace.graph import OpGraph, TensorMeta, Value
 from optrace.measuring.launches import profile_launches
 from optrace.measuring.record import Launch
+from optrace.measuring.steady import Timing, timed, undisturbed
 from optrace.tracing import Session
+from optrace.tracing.gaps import Gaps, keep_times
 
 Step = Callable[[], object]
 
@@ -31,13 +33,15 @@ def measure(
     for _ in range(3):
         step()
     torch.cuda.synchronize()
-    issue, wall = _timed(step, repeats, seconds)
-    back_to_back = _back_to_back(step, min(repeats, len(wall)))
+    timings = _timed(step, repeats, seconds)
+    steady = undisturbed(timings)
+    loop_us = statistics.median(timing.loop_us for timing in steady)
+    issue, wall = zip(*(timing.us for timing in steady), strict=True)
+    back_to_back = _back_to_back(step, min(repeats, len(timings)))
     base, peak = _memory(step)
-    with session.recording():
-        step()
-    torch.cuda.synchronize()
-    graph = session.graph
+    gaps, gaps_loop_us = _time_gaps(session, step, repeats, seconds)
+    graph = _recorded(session, step)
+    keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
     rows = _calls(graph)  # before a further step frees what this one left
     runs = [profile_launches(session, step, len(graph)) for _ in range(2)]
     launches = [_quicker(first, second) for first, second in zip(runs[0][0], runs[1][0], strict=True)]
@@ -53,6 +57,10 @@ def measure(
         "wall_us": statistics.median(wall),
         "wall_min_us": min(wall),
         "b2b_us": back_to_back,
+        "n_disturbed": len(timings) - len(steady),
+        "wall_spread": (max(wall) - min(wall)) / statistics.median(wall),
+        "tail_us": graph.info.tail_us,
+        "python_loop_us": loop_us,
         "gpu_us": device_us,
         "mem_base": base,
         "mem_peak": peak,
@@ -63,20 +71,50 @@ def measure(
     }
 
 
-def _timed(step: Step, repeats: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Microseconds until the host is done, and until the device is; nothing pending before."""
-    issue: list[float] = []
-    wall: list[float] = []
+def _recorded(session: Session, step: Step) -> OpGraph:
+    """One step, recorded with nothing pending before."""
+    torch.cuda.synchronize()
+    session.forget()
+    with session.recording():
+        step()
+    torch.cuda.synchronize()
+    return session.graph
+
+
+def _time_gaps(session: Session, step: Step, repeats: int, seconds: float) -> tuple[list[Gaps], float]:
+    """The time between calls in runs made at the host's best speed, and a turn of the reference loop meanwhile."""
+    runs: list[Gaps] = []
+
+    def run() -> tuple[float, ...]:
+        torch.cuda.synchronize()
+        runs.append(session.time_gaps(step))
+        torch.cuda.synchronize()
+        return (len(runs) - 1,)
+
+    timings: list[Timing] = []
     end = time.perf_counter() + seconds
-    while len(wall) < repeats and (time.perf_counter() < end or len(wall) < 3):
+    while len(timings) < repeats and (time.perf_counter() < end or len(timings) < 3):
+        timings.append(timed(run))
+    steady = undisturbed(timings)
+    return [runs[int(timing.us[0])] for timing in steady], statistics.median(t.loop_us for t in steady)
+
+
+def _timed(step: Step, repeats: int, seconds: float) -> list[Timing]:
+    """Microseconds until the host is done, and until the device is; nothing pending before."""
+    found: list[Timing] = []
+
+    def run() -> tuple[float, ...]:
         torch.cuda.synchronize()
         start = time.perf_counter()
         step()
         issued = time.perf_counter()
         torch.cuda.synchronize()
-        issue.append((issued - start) * 1e6)
-        wall.append((time.perf_counter() - start) * 1e6)
-    return issue, wall
+        return (issued - start) * 1e6, (time.perf_counter() - start) * 1e6
+
+    end = time.perf_counter() + seconds
+    while len(found) < repeats and (time.perf_counter() < end or len(found) < 3):
+        found.append(timed(run))
+    return found
 
 
 def _back_to_back(step: Step, repeats: int) -> float:
@@ -113,6 +151,7 @@ def _calls(graph: OpGraph) -> list[dict[str, Any]]:
             "kwargs": {name: _plain(value) for name, value in node.kwargs.items()},
             "out": _plain(node.out),
             "freed": list(node.freed),
+            "pre_us": node.python_us,
             "phase": node.phase,
             "stream": node.stream,
             "module": node.module.path if node.module else None,

@@ -22,6 +22,7 @@ import torch
 
 from optrace.graph import OpGraph, TraceInfo
 from optrace.tracing.calls import Watching, WatchingMode
+from optrace.tracing.gaps import Gaps, time_gaps, watching_overhead_us
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
 from optrace.tracing.tracer import CallCounter, OpTracer
@@ -51,20 +52,18 @@ class _Marks:
 class Session:
     """A program's device while it is traced; made by ``open_session``."""
 
-    def __init__(
-        self, mode: Mode, device: str, gpu: str, notes: tuple[str, ...], stand_in: StandIn | None
-    ) -> None:
-        self.mode = mode
-        self.notes = notes
+    def __init__(self, info: TraceInfo, device: str, stand_in: StandIn | None) -> None:
+        self.mode = info.mode
+        self.notes = info.notes
         self._device = device
         self._stand_in = stand_in
         self._watching: Watching = WatchingMode if stand_in is None else stand_in.watching
         self._marks = _Marks()
         self._recording = False
         self._tracer = OpTracer(
-            TraceInfo(mode=mode, torch=str(torch.__version__), gpu=gpu, notes=notes),
+            info,
             device_name=self._device_name,
-            stream=_cuda_stream if mode == "cuda" else self._stand_in_stream,
+            stream=_cuda_stream if info.mode == "cuda" else self._stand_in_stream,
             watching=self._watching,
         )
 
@@ -113,6 +112,18 @@ class Session:
             self._tracer.enabled = True
             if self._stand_in is not None:
                 self._note_guesses(self._stand_in)
+
+    def time_gaps(self, step: Callable[[], object]) -> Gaps:
+        """Run a step with only the time between its calls looked at."""
+        if self._stand_in is not None:
+            raise TraceError(
+                "with a stand-in at work, Python takes several times as long: time where the program runs"
+            )
+        return time_gaps(self._watching, step, watching_overhead_us(self._watching, self._device))
+
+    def forget(self) -> None:
+        """Drop what was recorded so far; the next recording begins a new graph."""
+        self._tracer.restart()
 
     @contextmanager
     def counting(self, around: Callable[[int], AbstractContextManager[object]]) -> Iterator[None]:
@@ -218,7 +229,13 @@ def open_session(
                     values="all" if chosen == "cpu" else "small",
                 )
             )
-        _active = Session(chosen, device, gpu, notes, stand_in)
+        info = TraceInfo(
+            mode=chosen,
+            torch=str(torch.__version__),
+            gpu=gpu,
+            notes=notes,
+        )
+        _active = Session(info, device, stand_in)
         stack.callback(_close)
         yield _active
 

@@ -12,7 +12,7 @@ from optrace.cost.host import HostTime
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
 from optrace.cost.pricing import OpCost, PricedGraph
-from optrace.cost.profiles import Pricing, find_gpu, find_host
+from optrace.cost.profiles import Pricing, find_gpu, host_profiles
 from optrace.cost.work import Access, CostSource, Work
 from optrace.diagnosis import bound_of, lesson, verdict
 from optrace.graph import Frame, ModuleCall, OpFacts, OpGraph, Phase, Source, Storage, TraceInfo
@@ -31,7 +31,7 @@ GPU = msgspec.structs.replace(
     measured=False,
 )
 HOST = msgspec.structs.replace(
-    find_host("default"),
+    host_profiles()["default"],
     name="test host",
     dispatch_us=4.0,
     launch_us=4.0,

@@ -71,7 +71,12 @@ def _saved_us(scene: Scene, instead: dict[int, Task | None]) -> float:
         task = instead[call] if call in instead else scene.task(call)
         if task is not None:
             tasks.append(task)
-    changed = simulate(tasks, sync_us=scene.host.sync_us, queue_depth=scene.host.queue_depth)
+    changed = simulate(
+        tasks,
+        sync_us=scene.host.sync_us,
+        queue_depth=scene.host.queue_depth,
+        tail_us=scene.run.priced.tail_us,
+    )
     return max(0.0, scene.run.timeline.wall_us - changed.wall_us)
 
 

@@ -1,0 +1,66 @@
+"""What the CPU side of eager execution takes: the numbers of a machine, in microseconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: What a call makes the host do, as far as its time goes.
+HostClass = Literal[
+    "view",
+    "allocation",
+    "elementwise",
+    "reduction",
+    "normalization",
+    "normalization_backward",
+    "matmul",
+    "addmm",
+    "convolution",
+    "convolution_backward",
+    "attention",
+    "attention_backward",
+    "gather",
+    "foreach",
+    "copy",
+    "wait",
+]
+
+
+class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One machine. A call's host time is the sum of four layers.
+
+    Python: what the trace timed before the call, scaled by ``python_loop_us`` (a turn of the reference loop of
+    ``optrace.tracing.clock``) of both machines; ``python_us`` where it timed nothing. Autograd: ``autograd_us`` of
+    it. Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us``
+    where nothing is computed; ``list_item_us`` for each tensor of a list. Launch: ``launch_us`` each; a launch
+    after the first of a call that is made of several ops costs ``composed_us`` besides. ``sync_us`` is what a wait
+    costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to wait. A compiled step costs
+    ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_training_us`` where it goes backward (autograd's
+    wrapper, the optimizer's guards) and ``compiled_kernel_us`` for each generated kernel.
+    """
+
+    key: str
+    name: str
+    python_us: float
+    autograd_us: float
+    dispatch_us: float
+    view_us: float
+    launch_us: float
+    sync_us: float
+    queue_depth: int
+    source: str
+    class_us: dict[HostClass, float] = {}
+    list_item_us: float = 0.0
+    composed_us: float = 0.0
+    compiled_call_us: float = 150.0
+    compiled_training_us: float = 1400.0
+    compiled_kernel_us: float = 10.0
+    python_loop_us: float | None = None
+    measured: bool = False
+
+    def dispatch_of(self, kind: HostClass) -> float:
+        """Host time of a call of this class, without its launches and its Python."""
+        if kind == "view":
+            return self.view_us
+        return self.class_us.get(kind, self.dispatch_us)

@@ -1,0 +1,223 @@
+"""A profile of this machine's host, measured: what each class of call takes, untraced, less the Python around it.
+
+The Python around a call is timed by the tracer's own clock, as it is in any trace, so that both add up to what the call
+takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from time import perf_counter, perf_counter_ns
+
+import torch
+
+from optrace.cost.host import host_class
+from optrace.cost.host_profile import HostClass, HostProfile
+from optrace.cost.profiles import Target, this_host_key
+from optrace.cost.rules import work_of
+from optrace.measuring.calibration.host_calls import Call, Case, cases, training_step
+from optrace.measuring.steady import Timing, timed, undisturbed
+from optrace.tracing import Session
+from optrace.tracing.clock import reference_loop_us
+
+#: Turns through all cases, and calls of each in a turn.
+_TURNS, _CALLS = 9, 100
+#: Calls of a case that are recorded, for the Python around them.
+_RECORDED = 20
+#: Launches that ``_foreach_add_`` makes of a tensor of this many elements: 320 blocks of 65,536 elements each.
+_CHUNK = 320 * 65536
+_CHUNKS = 8
+_LIST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Microseconds of a call untraced, the Python in it, its launches, and its other calls' classes."""
+
+    kind: HostClass
+    us: float
+    python_us: float
+    launches: int
+    others: tuple[HostClass, ...]
+
+
+def calibrate_host(session: Session, target: Target) -> HostProfile:
+    """Time this host, about half a minute. ``session`` is on a GPU; ``target`` says what rules need of it."""
+    device = session.device
+    _warm_up()
+    single = torch.ones(64, device=device)
+    long, many = (
+        torch.ones(_CHUNKS * _CHUNK, device=device),
+        [torch.ones(8, device=device) for _ in range(_LIST)],
+    )
+    grown, plain = torch.ones(64, device=device, requires_grad=True), torch.ones(64, device=device)
+    flags = plain > 0
+    named = {f"{case.kind}.{case.name}": case for case in cases(device)}
+    special: dict[str, Call] = {
+        "one chunk": lambda: torch._foreach_add_([single], 1.0),
+        "chunks": lambda: torch._foreach_add_([long], 1.0),
+        "list": lambda: torch._foreach_add_(many, 1.0),
+        "no grad": lambda: torch.mul(plain, 2.0),
+        "grad": lambda: torch.mul(grown, 2.0),
+        "composed": lambda: torch.masked_fill(plain, flags, 1.0),
+        "wait": single[0].item,
+    }
+    calls = {name: case.call for name, case in named.items()} | special
+    took, loop = _time(calls)
+    launch = max((took["chunks"] - took["one chunk"]) / (_CHUNKS - 1), 0.1)
+    timed = [_look_at(session, target, case, took[name]) for name, case in named.items()]
+    dispatch = _dispatch(timed, launch)
+    plain_python = _look_at(
+        session, target, Case("elementwise", "composed", special["composed"]), took["composed"]
+    )
+    composed = plain_python.us - plain_python.python_us - dispatch["elementwise"] - 2 * launch
+    python = _python_between(session, device, loop)
+    copied = dispatch["copy"] + launch
+    return HostProfile(
+        key=this_host_key(),
+        name=_cpu_name(),
+        python_us=round(python, 2),
+        autograd_us=_rounded(took["grad"] - took["no grad"]),
+        dispatch_us=dispatch["elementwise"],
+        view_us=dispatch["view"],
+        launch_us=_rounded(launch),
+        sync_us=_rounded(took["wait"] - copied),
+        queue_depth=_queue_depth(device),
+        class_us={kind: us for kind, us in dispatch.items() if kind not in ("view", "elementwise")},
+        list_item_us=_rounded((took["list"] - took["one chunk"]) / (_LIST - 1)),
+        composed_us=_rounded(composed),
+        python_loop_us=round(loop, 3),
+        source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
+        measured=True,
+    )
+
+
+def _warm_up(seconds: float = 1.5) -> None:
+    """Bring the processor to its working clock."""
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        reference_loop_us(rounds=1)
+
+
+def _time(calls: Mapping[str, Call]) -> tuple[dict[str, float], float]:
+    """Microseconds a call on the host: the median of turns, with nothing pending before each; and of a turn of the
+    reference loop meanwhile."""
+    found: dict[str, list[Timing]] = {name: [] for name in calls}
+    with torch.no_grad():
+        for call in calls.values():
+            call()
+        for turn in range(_TURNS + 1):
+            for name, call in calls.items():
+                with torch.set_grad_enabled(name == "grad"):
+                    timing = timed(partial(_loop, call))
+                if turn:  # the first turn settles the allocator
+                    found[name].append(timing)
+    best = min(timing.loop_us for timings in found.values() for timing in timings)
+    return (
+        {
+            name: statistics.median(timing.us[0] for timing in undisturbed(timings, best))
+            for name, timings in found.items()
+        },
+        best,
+    )
+
+
+def _loop(call: Call) -> tuple[float]:
+    torch.cuda.synchronize()
+    start = perf_counter_ns()
+    for _ in range(_CALLS):
+        call()
+    return ((perf_counter_ns() - start) / _CALLS / 1000,)
+
+
+def _look_at(session: Session, target: Target, case: Case, us: float) -> _Timed:
+    """Record the case and see what its calls are."""
+
+    def calls() -> None:
+        for _ in range(_RECORDED):
+            case.call()
+
+    with torch.no_grad():
+        calls()
+        gaps = session.time_gaps(calls)
+        session.forget()
+        with session.recording():
+            calls()
+    torch.cuda.synchronize()
+    graph = session.graph
+    each = len(graph) // _RECORDED
+    kinds: list[HostClass] = []
+    launches, python = 0, 0.0
+    for place in range(each):
+        node = graph[place]
+        work = work_of(node, target)
+        kinds.append(host_class(node.facts.packet, work))
+        launches += work.launches or 0
+        python += min(gaps.before_us[each + place :: each])
+    if case.kind in kinds:
+        kinds.remove(case.kind)
+    return _Timed(case.kind, us, python, launches, tuple(kinds))
+
+
+def _dispatch(timed: Sequence[_Timed], launch_us: float) -> dict[HostClass, float]:
+    """A class's dispatch: the median of its cases, less their Python, launches and views."""
+    views = [row for row in timed if row.kind == "view"]
+    view_us = max(statistics.median(row.us - row.python_us for row in views), 0.0)
+    found: dict[HostClass, list[float]] = {}
+    for row in timed:
+        rest = row.us - row.python_us - row.launches * launch_us - len(row.others) * view_us
+        found.setdefault(row.kind, []).append(max(rest, 0.0))
+    return {kind: _rounded(statistics.median(values)) for kind, values in found.items()}
+
+
+def _python_between(session: Session, device: str, loop_us: float) -> float:
+    """The mean of what passes before a call of a training step, outside the backward pass."""
+    step = training_step(device)
+    for _ in range(3):
+        step()
+    gaps = session.time_gaps(step)
+    torch.cuda.synchronize()
+    session.forget()
+    with session.recording():
+        step()
+    torch.cuda.synchronize()
+    graph = session.graph
+    between = [us for call, us in enumerate(gaps.before_us) if graph.phase(call) != "backward"]
+    return statistics.fmean(between) * loop_us / reference_loop_us()
+
+
+def _queue_depth(device: str, most: int = 8192) -> int:
+    """How many launches are taken while the device is busy, before one has to wait."""
+    x = torch.ones(64, device=device)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(400_000_000)  # type: ignore[no-untyped-call]  # torch leaves it so; cycles: about a quarter of a second
+    for number in count():
+        start = perf_counter()
+        x.add_(1.0)
+        if perf_counter() - start > 0.02 or number >= most:
+            torch.cuda.synchronize()
+            return number
+    raise AssertionError  # ``count`` does not end
+
+
+def _cpu_name() -> str:
+    """The processor's name, and how many of its cores this machine has."""
+    names = (line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name"))
+    return f"{next(names, None) or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _cpu_lines() -> Iterator[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            yield from file
+    except OSError:
+        return
+
+
+def _rounded(us: float) -> float:
+    return round(max(us, 0.0), 2)

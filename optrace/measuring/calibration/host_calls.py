@@ -1,0 +1,163 @@
+"""Small calls by host class: what calibration times. Each is host-bound on any GPU: its tensors are tiny."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from optrace.cost.host_profile import HostClass
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``call`` dispatches one call of class ``kind``, and views at most besides."""
+
+    kind: HostClass
+    name: str
+    call: Call
+
+
+def cases(device: str) -> list[Case]:
+    """Three or more calls a class, on ``device``."""
+    x, y = torch.randn(32, 64, device=device), torch.randn(32, 64, device=device)
+    square, bias = torch.randn(64, 64, device=device), torch.randn(64, device=device)
+    batch = torch.randn(4, 32, 64, device=device)
+    half = x.to(torch.bfloat16)
+    rows = torch.randint(0, 32, (16,), device=device)
+    image, kernel = torch.randn(2, 8, 16, 16, device=device), torch.randn(8, 8, 3, 3, device=device)
+    mean, scale = torch.zeros(8, device=device), torch.ones(8, device=device)
+    heads = torch.randn(2, 4, 32, 64, device=device, dtype=torch.bfloat16)
+    table: Mapping[HostClass, Sequence[tuple[str, Call]]] = {
+        "view": (
+            ("view", lambda: x.view(-1)),
+            ("transpose", lambda: batch.transpose(1, 2)),
+            ("slice", lambda: x[2:5]),
+            ("unsqueeze", lambda: x.unsqueeze(0)),
+            ("expand", lambda: bias.expand(4, 64)),
+            ("permute", lambda: batch.permute(2, 0, 1)),
+            ("t", square.t),
+        ),
+        "allocation": (
+            ("empty", lambda: torch.empty(32, 64, device=device)),
+            ("empty_like", lambda: torch.empty_like(x)),
+            ("new_empty", lambda: x.new_empty(4, 4)),
+        ),
+        "elementwise": (
+            ("add", lambda: torch.add(x, y)),
+            ("mul", lambda: torch.mul(x, 2)),
+            ("relu", lambda: torch.relu(x)),
+            ("gelu", lambda: torch._C._nn.gelu(x)),
+            ("rsqrt", lambda: torch.rsqrt(x)),
+            ("eq", lambda: torch.eq(x, y)),
+            ("silu", lambda: torch._C._nn.silu(x)),
+            ("add_", lambda: y.add_(x)),
+            ("where", lambda: torch.where(flags, x, y)),
+        ),
+        "reduction": (
+            ("sum", lambda: torch.sum(x)),
+            ("mean", lambda: torch.mean(x, -1)),
+            ("amax", lambda: torch.amax(x, -1)),
+            ("softmax", lambda: torch.softmax(x, -1)),
+            ("argmax", lambda: torch.argmax(x, -1)),
+        ),
+        "normalization": (
+            ("layer_norm", lambda: torch.native_layer_norm(x, (64,), bias, bias, 1e-5)),
+            (
+                "batch_norm",
+                lambda: torch.native_batch_norm(image, scale, scale, mean, scale, False, 0.1, 1e-5),
+            ),
+        ),
+        "normalization_backward": (
+            (
+                "layer_norm",
+                lambda: aten.native_layer_norm_backward(x, x, [64], *statistics, bias, bias, [True] * 3),
+            ),
+        ),
+        "matmul": (
+            ("mm", lambda: torch.mm(x, square)),
+            ("mm_bf16", lambda: torch.mm(half, square_half)),
+            ("bmm", lambda: torch.bmm(batch, batch_t)),
+        ),
+        "addmm": (
+            ("addmm", lambda: torch.addmm(bias, x, square)),
+            ("addmm_bf16", lambda: torch.addmm(bias_half, half, square_half)),
+        ),
+        "convolution": (
+            ("conv2d", lambda: torch.conv2d(image, kernel, None, 1, 1)),
+            ("pointwise", lambda: torch.conv2d(image, point)),
+        ),
+        "convolution_backward": (
+            (
+                "conv2d",
+                lambda: aten.convolution_backward(
+                    image, image, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+                ),
+            ),
+        ),
+        "attention": (("flash", lambda: aten._scaled_dot_product_flash_attention(heads, heads, heads)),),
+        "attention_backward": (("flash", lambda: _flash_backward(heads, attended)),),
+        "gather": (
+            ("index_select", lambda: torch.index_select(x, 0, rows)),
+            ("index", lambda: aten.index(x, [rows])),
+            ("embedding", lambda: torch.embedding(x, rows)),
+            ("gather", lambda: torch.gather(x, 0, positions)),
+        ),
+        "foreach": (("add", lambda: torch._foreach_add_([x], 1.0)),),
+        "copy": (
+            ("clone", x.clone),
+            ("cast", x.half),
+            ("copy_", lambda: y.copy_(x)),
+            ("contiguous", lambda: batch_t.contiguous()),
+        ),
+    }
+    aten = torch.ops.aten
+    flags, positions = x > 0, rows[:, None].expand(16, 64)
+    square_half, bias_half, point = (
+        square.to(torch.bfloat16),
+        bias.to(torch.bfloat16),
+        kernel[:, :, :1, :1].clone(),
+    )
+    batch_t = batch.transpose(1, 2)
+    statistics = torch.native_layer_norm(x, (64,), bias, bias, 1e-5)[1:]
+    attended = aten._scaled_dot_product_flash_attention(heads, heads, heads)
+    return [Case(kind, name, call) for kind, named in table.items() for name, call in named]
+
+
+def _flash_backward(heads: torch.Tensor, attended: Sequence[object]) -> object:
+    out, logsumexp, begin_q, begin_k, longest_q, longest_k, state, unused, _ = attended
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        out,
+        heads,
+        heads,
+        heads,
+        out,
+        logsumexp,
+        begin_q,
+        begin_k,
+        longest_q,
+        longest_k,
+        0.0,
+        False,
+        state,
+        unused,
+    )
+
+
+def training_step(device: str) -> Call:
+    """A step of a small transformer: the Python between calls that models commonly have."""
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device=device)
+    model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 4), torch.nn.Linear(64, 10, device=device))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, labels = torch.randn(4, 16, 64, device=device), torch.zeros(4 * 16, dtype=torch.long, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x).flatten(0, 1), labels).backward()  # type: ignore[no-untyped-call]  # torch leaves it so
+        optimizer.step()
+
+    return step

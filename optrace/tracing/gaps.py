@@ -1,0 +1,96 @@
+"""Timing the program's own Python: a run of its own, in which a watcher that does next to nothing looks at the clock.
+
+A recorder would not do: it leaves the processor's caches cold for the program, which then takes several times as long.
+What Python and torch take to get to the watcher and back is measured by a call that is made watched and not, and left
+out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from optrace.graph import OpGraph
+from optrace.tracing.calls import Watching
+from optrace.tracing.clock import quickest_us
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """What passed on the host before each call (of the overloads ``ops``) and after the last, in microseconds."""
+
+    ops: tuple[str, ...]
+    before_us: tuple[float, ...]
+    tail_us: float
+
+
+class _GapWatcher:
+    """Looks at the clock before and after each call."""
+
+    def __init__(self) -> None:
+        self.ops: list[Any] = []
+        self.times_ns: list[int] = [perf_counter_ns()]
+
+    def call(self, run: Callable[..., Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the call between two looks."""
+        self.times_ns.append(perf_counter_ns())
+        self.ops.append(func)
+        result = run(*args, **kwargs)
+        self.times_ns.append(perf_counter_ns())
+        return result
+
+
+def time_gaps(watching: Watching, step: Callable[[], object], overhead_us: float) -> Gaps:
+    """Run ``step`` watched; ``overhead_us`` is what being watched adds to the time between two calls."""
+    watcher = _GapWatcher()
+    with watching(watcher):
+        step()
+        watcher.times_ns.append(perf_counter_ns())
+    left, come = watcher.times_ns[0::2], watcher.times_ns[1::2]
+    between = [max((to - since) / 1000 - overhead_us, 0.0) for since, to in zip(left, come, strict=True)]
+    return Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1])
+
+
+def watching_overhead_us(watching: Watching, device: str) -> float:
+    """What being watched adds to the time between two calls: a small view, made watched and not."""
+    view = torch.ones(8, device=device).detach
+    turns = 50
+
+    def loop() -> None:
+        for _ in range(turns):
+            view()
+
+    runs = (time_gaps(watching, loop, 0.0) for _ in range(5))
+    watched_us = min(sum(run.before_us) + run.tail_us for run in runs) / turns
+    return max(watched_us - quickest_us(view, turns=turns), 0.0)
+
+
+def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, scale: float = 1.0) -> None:
+    """Write into ``graph`` what the ``runs`` that made its calls took, times ``scale``; nothing where none did.
+    ``loop_us``: a turn of the reference loop on this host.
+
+    A single pass may be disturbed: by the first use of a cache, a collection of garbage, another process. Each call
+    takes the median of the passes through its stretch of the program, which is named by the op and the source of its
+    call and the source of the call before.
+    """
+    ops = tuple(graph.facts(call).name for call in range(len(graph)))
+    same = [run for run in runs if run.ops == ops]
+    if not same:
+        return
+    stretches: dict[tuple[int, int, int], list[int]] = {}
+    before = -1
+    for call in range(len(graph)):
+        source = graph.source_of(call)
+        stretches.setdefault((before, source, graph.op_of(call)), []).append(call)
+        before = source
+    for calls in stretches.values():
+        typical = statistics.median(run.before_us[call] for run in same for call in calls)
+        for call in calls:
+            graph.set_python_us(call, round(typical * scale, 2))
+    tail_us = statistics.median(run.tail_us for run in same) * scale
+    graph.info = replace(graph.info, tail_us=round(tail_us, 2), python_loop_us=round(loop_us, 3))
