@@ -1,13 +1,17 @@
-"""Which of the touched bytes cross HBM: an L2 that replaces lines at random.
+"""Which of the touched bytes cross HBM: an L2 of two partitions that replaces what was least recently used.
 
-A line brought in throws out any other with equal chance, so of what lay in a cache of ``C`` bytes a share
-``exp(-I / C)`` is left once ``I`` bytes more were brought in. Hits bring in nothing. Dirty lines are paid
-when they are thrown out, by the call that does it. On an H200's counters this fits where least-recently-used
-does not: a working set is written back bit by bit although it would fit.
+Read off an H200's counters (fills, reads, chains of copies over 8 to 80 MiB, and single dirty blocks behind streams):
+
+* Each line has its home in one partition. SMs of the other one read it through a copy in their own, so what one SM reads
+  of a line takes one place or two, what all SMs read takes two: 44 MiB read over and over by the same SMs stay, 28 MiB
+  where all read all. A write goes home and drops the copy. Which side an SM is on changes from kernel to kernel: half
+  of the lines change sides.
+* What was touched longest ago goes first. Dirty lines are written back before that, once they are old, and stay readable:
+  a working set that fits is written back bit by bit although it is never read again from HBM.
+* Pages lie in memory as it happens, so some sets are crowded and others are not. Three groups of sets stand for that.
 
 Residency is by address. The caching allocator hands the block just freed to the next tensor of its size, so
-a temporary is overwritten in the cache and most of it never reaches HBM. The cache is full of something from
-the start.
+a temporary is overwritten in the cache and most of it never reaches HBM.
 """
 
 from __future__ import annotations
@@ -18,37 +22,63 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from optrace.cost.work import MATRIX_KINDS, Access, Work
+from optrace.cost.passes import passes_of
+from optrace.cost.sectors import SECTOR, sector_bytes
+from optrace.cost.work import MATRIX_KINDS, Access, Operand, Pass, Work
+from optrace.graph import TensorMeta
+from optrace.graph.nouns import DTYPE_BYTES
 
 #: A storage is followed in pieces: one a MiB, so that a stream finds its start thrown out and its end there.
 PIECE = 1 << 20
 MAX_PIECES = 32
 
-#: Share of the L2 that behaves so: the best of 0.6 to 1.0 on the counters of an H200, over 18 programs and again
-#: over 27 others.
-USABLE_SHARE = 0.75
+#: Shares of the L2: what it holds at all, and what was touched so recently that it may stay dirty. On an H200 a dirty
+#: block was written back once 50 to 55 MiB had come in behind it, copies counted, and was gone after 57 of 60.
+HELD_SHARE = 0.95
+DIRTY_SHARE = 0.75
+
+#: Groups of sets, a third each, by how crowded they are: standard deviations from the mean.
+CROWDING = (-1.09, 0.0, 1.09)
+#: The standard deviation of what lies in a set is this times the root of the mean, both scaled to the whole L2: pages
+#: of 2 MiB of which each falls into a third of the sets.
+PAGE_SPREAD = math.sqrt((2 << 20) * 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that crossed HBM."""
+    """Bytes that crossed HBM; of these, what the copy engine moved."""
 
     read: int
     written: int
+    copy_read: int = 0
+    copy_written: int = 0
+
+
+class _Part:
+    """Half the lines of a piece in one group of sets, at home or as copies: bytes in the cache, and dirty ones."""
+
+    __slots__ = ("dirty", "old", "resident")
+
+    def __init__(self) -> None:
+        self.resident = 0.0
+        self.dirty = 0.0
+        self.old = False
+
+
+#: Home and copy of the one half, home and copy of the other.
+_Parts = tuple[_Part, _Part, _Part, _Part]
 
 
 class _Piece:
-    """Part of a storage: bytes of it in the cache and dirty bytes among them, as of ``age``; ``extent`` is the
-    most that one call touched of it."""
+    """Part of a storage: its lines in each group of sets; ``extent`` is the most that one pass touched of it."""
 
-    __slots__ = ("age", "dirty", "extent", "resident", "size")
+    __slots__ = ("extent", "groups", "number", "size")
 
-    def __init__(self, size: float, resident: float, dirty: float, age: float) -> None:
+    def __init__(self, size: float, number: int) -> None:
         self.size = size
-        self.resident = resident
-        self.dirty = dirty
-        self.age = age
+        self.number = number
         self.extent = 0.0
+        self.groups: tuple[_Parts, ...] = tuple((_Part(), _Part(), _Part(), _Part()) for _ in CROWDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +90,132 @@ class _Block:
     pieces: list[_Piece]
 
 
+class _Sets:
+    """One group of sets: parts in the order in which they were touched, young ones apart from old ones, which are
+    clean. Sizes are those that the whole cache would have if all its sets were like these."""
+
+    __slots__ = ("_old", "_old_bytes", "_young", "_young_bytes", "dirty_limit", "limit")
+
+    def __init__(self, limit: float, dirty_limit: float) -> None:
+        self.limit = limit
+        self.dirty_limit = dirty_limit
+        # Dicts keep order: the first is the one touched longest ago.
+        self._young: dict[_Part, None] = {}
+        self._old: dict[_Part, None] = {}
+        self._young_bytes = 0.0
+        self._old_bytes = 0.0
+
+    def drop(self, part: _Part) -> None:
+        """Take a part out, unwritten: its lines are void or have passed to another."""
+        if part.resident:
+            if part.old:
+                del self._old[part]
+                self._old_bytes -= part.resident
+                part.old = False
+            else:
+                del self._young[part]
+                self._young_bytes -= part.resident
+            part.resident = part.dirty = 0.0
+
+    def inherit(self, part: _Part, share: float, former: _Part) -> None:
+        """A part takes over a share of a former one's lines, and of the two ages the younger."""
+        taken = share * former.resident
+        if not taken:
+            return
+        if former.old and (part.old or not part.resident):
+            self._old[part] = None
+            self._old_bytes += taken
+            part.old = True
+        else:
+            if part.old:
+                del self._old[part]
+                self._old_bytes -= part.resident
+                self._young_bytes += part.resident
+                part.old = False
+            self._young[part] = None
+            self._young_bytes += taken
+        part.resident += taken
+        part.dirty += share * former.dirty
+
+    def touch(self, part: _Part, brought_in: float) -> float:
+        """A part was touched and so much of it came in; the dirty bytes that others had to write back for it."""
+        if not (part.resident or brought_in):
+            return 0.0
+        if part.resident:
+            if part.old:
+                del self._old[part]
+                self._old_bytes -= part.resident
+                self._young_bytes += part.resident
+                part.old = False
+            else:
+                del self._young[part]
+        self._young[part] = None
+        part.resident += brought_in
+        self._young_bytes += brought_in
+        if not brought_in and self._young_bytes <= self.dirty_limit:
+            return 0.0
+        return self._age() + self._evict(part)
+
+    def _age(self) -> float:
+        """Parts beyond the youngest are written back and old."""
+        written = 0.0
+        while self._young_bytes > self.dirty_limit and len(self._young) > 1:
+            part = next(iter(self._young))
+            del self._young[part]
+            self._old[part] = None
+            self._young_bytes -= part.resident
+            self._old_bytes += part.resident
+            part.old = True
+            written += part.dirty
+            part.dirty = 0.0
+        return written
+
+    def _evict(self, last: _Part) -> float:
+        """The oldest lines go; where a single part is more than all others leave room for, its own."""
+        excess = self._young_bytes + self._old_bytes - self.limit
+        while excess > 0 and self._old:
+            part = next(iter(self._old))
+            if part.resident > excess:
+                part.resident -= excess
+                self._old_bytes -= excess
+                return 0.0
+            excess -= part.resident
+            self.drop(part)
+        if excess <= 0:
+            return 0.0
+        written = last.dirty * excess / last.resident
+        last.dirty -= written
+        last.resident -= excess
+        self._young_bytes -= excess
+        return written
+
+
 #: Numbers from here on stand for parts of dead storages.
 _LEFTOVER = 1 << 40
 
-#: The address of a place.
-_start = itemgetter(0)
+#: The address of a place; how far into a pass a piece is touched.
+_first = itemgetter(0)
 
-#: How far into the call, piece, bytes of it, written or read.
-_Touch = tuple[float, _Piece, float, bool]
+#: How a piece is touched: read, read by SMs of both partitions, written.
+_READ, _SHARED, _WRITE = range(3)
+
+#: How far into the pass, piece, bytes of it, and how.
+_Touch = tuple[float, _Piece, float, int]
+
+#: A product's tile has about this many rows and columns: an operand that takes part in more multiply-adds an element is
+#: read by several CTAs.
+TILE = 128
 
 
 class L2Cache:
     """The cache over a run: ``place`` a storage when it is allocated, then ``run`` each call's work."""
 
     def __init__(self, l2_bytes: int) -> None:
-        self._capacity = l2_bytes * USABLE_SHARE
-        # Bytes brought in so far over the capacity.
-        self._age = 0.0
-        self._dirty = 0.0
+        self._sets = tuple(
+            _Sets(_mean_load(HELD_SHARE * l2_bytes, crowding), _mean_load(DIRTY_SHARE * l2_bytes, crowding))
+            for crowding in CROWDING
+        )
+        self._capacity = HELD_SHARE * l2_bytes
         self._blocks: dict[int, _Block] = {}
         # What lies in the cache by address: (start, storage), of dead storages too until they are overlaid.
         self._places: list[tuple[int, int]] = []
@@ -86,113 +224,198 @@ class L2Cache:
     def place(self, storage: int, address: int, nbytes: int) -> None:
         """A storage begins at ``address``: it takes over the lines of what lay there."""
         end = address + nbytes
-        resident = dirty = 0.0
-        first = bisect_left(self._places, address, key=_start)
+        first = bisect_left(self._places, address, key=_first)
         if first and self._blocks[self._places[first - 1][1]].end > address:
             first -= 1
-        last = bisect_left(self._places, end, key=_start)
+        last = bisect_left(self._places, end, key=_first)
         overlaid = self._places[first:last]
+        if len(overlaid) == 1:
+            block = self._blocks[overlaid[0][1]]
+            if (block.start, block.end) == (address, end):
+                del self._blocks[overlaid[0][1]]
+                self._blocks[storage] = block
+                self._places[first] = (address, storage)
+                for piece in block.pieces:
+                    piece.extent = 0.0
+                return
         del self._places[first:last]
-        for _, old in overlaid:
-            block = self._blocks.pop(old)
-            for piece in block.pieces:
-                self._bring_up(piece)
-            taken = self._cut(block, max(address, block.start), min(end, block.end))
-            resident += taken[0]
-            dirty += taken[1]
+        former = [self._blocks.pop(number) for _, number in overlaid]
+        self._put(storage, address, end, former)
+        for block in former:
             # What is left beside the newcomer stays in the cache, under a number of its own.
             for low, high in ((block.start, address), (end, block.end)):
                 if low < high:
                     self._leftovers += 1
-                    self._put(_LEFTOVER + self._leftovers, low, high, *self._cut(block, low, high))
-        self._put(storage, address, end, resident, dirty)
+                    self._put(_LEFTOVER + self._leftovers, low, high, (block,))
+        for block in former:
+            for piece in block.pieces:
+                for sets, parts in zip(self._sets, piece.groups, strict=True):
+                    for part in parts:
+                        sets.drop(part)
 
     def holds(self, storage: int) -> bool:
         """Whether the storage is in place: nothing was laid over it."""
         return storage in self._blocks
 
-    def _put(self, number: int, start: int, end: int, resident: float, dirty: float) -> None:
+    def _put(self, number: int, start: int, end: int, former: Iterable[_Block]) -> None:
         count = min(MAX_PIECES, -(-(end - start) // PIECE))
         size = (end - start) / count
-        pieces = [_Piece(size, resident / count, dirty / count, self._age) for _ in range(count)]
-        self._blocks[number] = _Block(start, end, pieces)
-        insort(self._places, (start, number), key=_start)
+        block = _Block(start, end, [_Piece(size, place) for place in range(count)])
+        self._blocks[number] = block
+        insort(self._places, (start, number), key=_first)
+        for other in former:
+            for old, new, share in _overlaps(other, block):
+                for sets, before, after in zip(self._sets, old.groups, new.groups, strict=True):
+                    for one, two in zip(before, after, strict=True):
+                        sets.inherit(two, share, one)
 
-    @staticmethod
-    def _cut(block: _Block, low: int, high: int) -> tuple[float, float]:
-        """Resident and dirty bytes between two addresses of a block."""
-        resident = dirty = 0.0
-        for number, piece in enumerate(block.pieces):
-            start = block.start + number * piece.size
-            share = (min(high, start + piece.size) - max(low, start)) / piece.size
-            if share > 0:
-                resident += share * piece.resident
-                dirty += share * piece.dirty
-        return resident, dirty
+    def run(self, work: Work, scratch: Sequence[int] = (), call: int = 0) -> Traffic:
+        """Do a call's passes one after the other, each side by side from first to last byte of all that it touches.
 
-    def run(self, work: Work, scratch: Sequence[int] = ()) -> Traffic:
-        """Touch what a call reads and writes, side by side from first to last byte; then what it reads again, and
-        its temporaries (``scratch``: the numbers they were placed under)."""
-        first = [*self._touches(work.reads, write=False), *self._touches(work.writes, write=True)]
-        # What a product reads again its rule knows to have left the L2; another kernel's second pass may find it.
-        gone = sum(access.nbytes for access in work.rereads) if work.kind in MATRIX_KINDS else 0
-        again = [] if gone else self._touches(_passes(work.rereads), write=False)
-        for number in scratch:
-            block = self._blocks[number]
-            size = block.end - block.start
-            first += _spread(block, 0, size, size, write=True)
-            again += _spread(block, 0, size, size, write=False)
+        ``scratch`` holds the numbers that its temporaries were placed under. ``call`` is the call's number in the step:
+        another call's blocks run on other SMs.
+        """
+        read = written = copy_read = copy_written = 0.0
+        for one in passes_of(work):
+            for _ in range(one.times):
+                missed, evicted = self._pass(one, work, scratch, call)
+                read += missed
+                written += evicted
+                if one.is_copy:
+                    copy_read += missed
+                    copy_written += evicted
+        # What a product reads again its rule knows to have left the L2.
+        again = sum(access.nbytes for access in work.rereads) if work.kind in MATRIX_KINDS else 0
+        return Traffic(round(read) + again, round(written), round(copy_read), round(copy_written))
+
+    def _pass(self, one: Pass, work: Work, scratch: Sequence[int], call: int) -> tuple[float, float]:
+        touches: list[_Touch] = []
+        for operand in one.reads:
+            shared = one.is_product and _uses(work, operand) > TILE
+            touches += self._touches(operand, scratch, _SHARED if shared else _READ)
+        for operand in one.writes:
+            touches += self._touches(operand, scratch, _WRITE)
+        touches.sort(key=_first)
         missed = evicted = 0.0
-        for touches in (first, again):
-            touches.sort(key=lambda touch: touch[0])
-            for _, piece, nbytes, write in touches:
-                self._bring_up(piece)
-                extent = max(piece.extent, nbytes)
-                brought_in = nbytes - min(piece.resident, nbytes * min(1.0, piece.resident / extent))
-                evicted += self._insert(brought_in)
-                if write:
-                    dirtied = nbytes * (1.0 - min(1.0, piece.dirty / extent))
-                    piece.dirty = min(piece.size, piece.dirty + dirtied)
-                    self._dirty += dirtied
-                else:
-                    missed += brought_in
-                piece.extent = extent
-                piece.resident = min(piece.size, piece.resident + brought_in)
-                piece.age = self._age
-        evicted += self._insert(gone)
-        return Traffic(round(missed) + gone, round(evicted))
+        for _, piece, nbytes, how in touches:
+            if how == _WRITE:
+                evicted += self._write(piece, nbytes)
+            else:
+                came_in, went = self._read(piece, nbytes, how == _SHARED, call)
+                missed += came_in
+                evicted += went
+        missed += sum(self._beyond(operand) for operand in one.reads)
+        evicted += sum(self._beyond(operand) for operand in one.writes)
+        return missed, evicted
 
-    def _touches(self, accesses: Iterable[Access], *, write: bool) -> list[_Touch]:
-        found: list[_Touch] = []
-        for access in accesses:
-            tensor = access.tensor
-            block = self._blocks.get(tensor.storage)
-            if block is not None:
-                first = tensor.offset * tensor.itemsize
-                span = max(access.nbytes, min(_span(access), block.end - block.start - first))
-                found += _spread(block, first, span, access.nbytes, write=write)
-        return found
+    def _beyond(self, operand: Operand) -> float:
+        """Sectors that touches in no order move again, as far as the tensor does not fit."""
+        if isinstance(operand, int) or not operand.scattered:
+            return 0.0
+        missing = max(0.0, 1.0 - self._capacity / max(1, operand.tensor.nbytes))
+        return missing * max(0, operand.scattered * SECTOR - operand.nbytes)
 
-    def _bring_up(self, piece: _Piece) -> None:
-        """Bring a piece up to now: part of it was thrown out since it was looked at."""
-        if piece.age != self._age:
-            left = math.exp(piece.age - self._age)
-            piece.resident *= left
-            piece.dirty *= left
-            piece.age = self._age
+    def _touches(self, operand: Operand, scratch: Sequence[int], how: int) -> list[_Touch]:
+        if isinstance(operand, int):
+            block = self._blocks[scratch[operand]]
+            size = block.end - block.start
+            return _spread(block, 0, size, size, how)
+        tensor = operand.tensor
+        found = self._blocks.get(tensor.storage)
+        if found is None or not operand.nbytes:
+            return []
+        first = tensor.offset * tensor.itemsize
+        room = found.end - found.start - first
+        moved = min(room, round(operand.nbytes * sector_bytes(tensor) / tensor.nbytes))
+        return _spread(found, first, max(moved, min(_span(operand), room)), moved, how)
 
-    def _insert(self, nbytes: float) -> float:
-        """Bring in ``nbytes``; the dirty bytes that had to go."""
-        self._age += nbytes / self._capacity
-        evicted = self._dirty * -math.expm1(-nbytes / self._capacity)
-        self._dirty -= evicted
-        return evicted
+    def _write(self, piece: _Piece, nbytes: float) -> float:
+        """Bytes written back while so much of a piece is overwritten."""
+        half = nbytes / 2
+        limit = piece.size / 2
+        extent = max(piece.extent, nbytes) / 2
+        evicted = 0.0
+        for sets, (home, copy, other_home, other_copy) in zip(self._sets, piece.groups, strict=True):
+            for part in (home, other_home):
+                dirtied = half * (1.0 - min(1.0, part.dirty / extent))
+                brought_in = min(_absent(part, half, extent), limit - part.resident)
+                part.dirty = min(limit, part.dirty + dirtied)
+                evicted += sets.touch(part, brought_in)
+            sets.drop(copy)
+            sets.drop(other_copy)
+        piece.extent = extent * 2
+        return evicted / len(self._sets)
+
+    def _read(self, piece: _Piece, nbytes: float, shared: bool, call: int) -> tuple[float, float]:
+        """Bytes that come in from HBM, and bytes written back, while so much of a piece is read: by SMs near its home
+        and far from it, half and half, or by both (``shared``)."""
+        half = nbytes / 2
+        limit = piece.size / 2
+        extent = max(piece.extent, nbytes) / 2
+        swapped = (call * 0x9E3779B1 >> 13 ^ piece.number) & 1
+        missed = evicted = 0.0
+        for sets, parts in zip(self._sets, piece.groups, strict=True):
+            for side in (0, 1):
+                home, copy = parts[2 * side], parts[2 * side + 1]
+                near = side == swapped
+                if near or shared:
+                    absent = min(_absent(home, half, extent), limit - home.resident)
+                    missed += absent
+                    evicted += sets.touch(home, absent)
+                if not near or shared:
+                    absent = min(_absent(copy, half, extent), limit - copy.resident)
+                    if absent:
+                        # The copy is made from the line at home, which comes in first if it has to.
+                        gone = min(absent, _absent(home, half, extent), limit - home.resident)
+                        missed += gone
+                        evicted += sets.touch(home, gone)
+                    evicted += sets.touch(copy, absent)
+        piece.extent = extent * 2
+        return missed / len(self._sets), evicted / len(self._sets)
 
 
-def _spread(block: _Block, first: int, span: int, nbytes: int, *, write: bool) -> list[_Touch]:
+def _uses(work: Work, operand: Operand) -> float:
+    """Multiply-adds of the product that an element of an operand takes part in."""
+    nbytes = work.scratch[operand] if isinstance(operand, int) else operand.tensor.nbytes
+    size = DTYPE_BYTES.get(work.math_dtype, 4) if isinstance(operand, int) else operand.tensor.itemsize
+    return (work.matmul_flops or 0) / 2 * size / max(1, nbytes)
+
+
+def _mean_load(load: float, crowding: float) -> float:
+    """What the cache as a whole holds when sets so crowded hold ``load``."""
+    spread = PAGE_SPREAD * crowding
+    return ((math.sqrt(spread * spread + 4 * load) - spread) / 2) ** 2
+
+
+def _absent(part: _Part, nbytes: float, extent: float) -> float:
+    """Of ``nbytes`` touched, those not in the cache, if what is there lies evenly over ``extent``."""
+    return nbytes * (1.0 - min(1.0, part.resident / extent))
+
+
+def _overlaps(former: _Block, block: _Block) -> Iterator[tuple[_Piece, _Piece, float]]:
+    """Pieces of two blocks that share addresses, and the share of the former one's piece."""
+    old_size, new_size = former.pieces[0].size, block.pieces[0].size
+    low, high = max(former.start, block.start), min(former.end, block.end)
+    if low >= high:
+        return
+    for place in range(int((low - former.start) / old_size), len(former.pieces)):
+        start = former.start + place * old_size
+        if start >= high:
+            return
+        end = start + old_size
+        for number in range(max(0, int((start - block.start) / new_size)), len(block.pieces)):
+            begin = block.start + number * new_size
+            if begin >= end:
+                break
+            share = (min(end, begin + new_size) - max(start, begin)) / old_size
+            if share > 0:
+                yield former.pieces[place], block.pieces[number], share
+
+
+def _spread(block: _Block, first: int, span: int, nbytes: int, how: int) -> list[_Touch]:
     """``nbytes`` touched evenly over ``span`` bytes of a block from ``first`` on, by its pieces."""
     if len(block.pieces) == 1:
-        return [(0.5, block.pieces[0], float(nbytes), write)]
+        return [(0.5, block.pieces[0], float(nbytes), how)]
     size = block.pieces[0].size
     found = []
     low, high = int(first / size), min(len(block.pieces), math.ceil((first + span) / size))
@@ -201,26 +424,12 @@ def _spread(block: _Block, first: int, span: int, nbytes: int, *, write: bool) -
         inside = min(first + span, (number + 1) * size) - start
         if inside > 0:
             share = inside / span
-            found.append(((start - first) / span + share / 2, block.pieces[number], nbytes * share, write))
+            found.append(((start - first) / span + share / 2, block.pieces[number], nbytes * share, how))
     return found
-
-
-def _passes(accesses: Iterable[Access]) -> Iterator[Access]:
-    """Whole passes over a tensor, and the rest, of an access to more bytes than the tensor has."""
-    for access in accesses:
-        whole = access.tensor.nbytes
-        left = access.nbytes
-        while whole and left > whole:
-            yield Access(access.tensor, whole)
-            left -= whole
-        if left:
-            yield Access(access.tensor, left)
 
 
 def _span(access: Access) -> int:
     """Bytes from the first to behind the last one of a tensor."""
-    tensor = access.tensor
-    if 0 in tensor.shape:
-        return 0
+    tensor: TensorMeta = access.tensor
     steps = sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride, strict=True))
     return (1 + steps) * tensor.itemsize

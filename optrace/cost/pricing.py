@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optrace.cost.device import DeviceModel, DeviceTime
@@ -91,7 +91,7 @@ def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
 
 
 #: Where cuBLAS's own workspace lies: behind everything that the allocator hands out.
-_WORKSPACE = (1 << 60,)
+_WORKSPACE = 1 << 60
 
 
 def warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
@@ -108,10 +108,19 @@ def warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_by
             for storage in memory.created.get(call, ()):
                 cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
             temporaries = []
-            places = memory.inside.get(call) or _WORKSPACE
-            for address, nbytes in zip(places, work.scratch, strict=False):
+            for address, nbytes in _temporaries(work, memory.inside.get(call, ())):
                 number -= 1
                 cache.place(number, address, nbytes)
                 temporaries.append(number)
-            traffics.append(cache.run(work, temporaries))
+            traffics.append(cache.run(work, temporaries, call))
     return traffics
+
+
+def _temporaries(work: Work, allocated: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Address and bytes of each temporary: from the allocator, or one behind the other in the library's workspace."""
+    own = () if work.kind == "matmul" else allocated
+    free = _WORKSPACE
+    for place, nbytes in enumerate(work.scratch):
+        size = max(1, nbytes)
+        yield (own[place] if place < len(own) else free), size
+        free += size

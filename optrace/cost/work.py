@@ -31,10 +31,31 @@ CostSource = Literal["rule", "schema", "measured", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``nbytes`` of a tensor that a call touches in device memory, each byte once."""
+    """``nbytes`` of a tensor that a call touches in device memory, each byte once.
+
+    ``scattered`` counts touches of single elements in no order (atomics of a scatter): each moves a sector.
+    """
 
     tensor: TensorMeta
     nbytes: int
+    scattered: int = 0
+
+
+#: What a pass touches: an operand, or a temporary by its place in ``Work.scratch``.
+Operand = Access | int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One kernel over its operands, or one copy: what it reads and, side by side, writes. ``is_copy``: the copy engine
+    does it, no kernel. ``is_product``: it is the matrix product itself, whose tiles read operands in common.
+    ``times``: so often, one after the other."""
+
+    reads: tuple[Operand, ...] = ()
+    writes: tuple[Operand, ...] = ()
+    is_copy: bool = False
+    is_product: bool = False
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,7 @@ class Work:
     bytes that a kernel reads again, tile by tile, because they have left the L2 meanwhile; ``scratch``, the bytes
     of each temporary (a copy in another layout, split-K partial sums), written once and read once within the
     call, in order of use; ``reserved``, bytes that the call allocates besides ``allocated`` temporaries.
+    ``passes`` says which kernel touches what, where that does not follow from the above (``cost/passes.py``).
     """
 
     kernels: int | None
@@ -65,6 +87,7 @@ class Work:
     rereads: tuple[Access, ...] = ()
     scratch: tuple[int, ...] = ()
     reserved: int = 0
+    passes: tuple[Pass, ...] = ()
 
     @property
     def launches(self) -> int | None:

@@ -1,37 +1,45 @@
-"""What the L2 lets through. The cache holds 40 MiB; of what lay there, exp(-I / 40) is left after I MiB more."""
-
-from math import exp
+"""What the L2 lets through. The cache holds 40 MiB in sets that are all alike, 32 of them dirty."""
 
 import pytest
 
-from optrace.cost.l2 import USABLE_SHARE, L2Cache
-from optrace.cost.work import Access, Work
+from optrace.cost import l2 as module
+from optrace.cost.l2 import L2Cache
+from optrace.cost.work import Access, Pass, Work
 from optrace.graph import TensorMeta
 
 MIB = 1 << 20
 CAPACITY = 40
+DIRTY = 32
 
 
-def tensor(storage, mib, offset=0):
-    return TensorMeta((mib * MIB,), (1,), "uint8", "cuda:0", storage, mib * MIB, offset * MIB, storage)
+def tensor(storage, mib, offset=0, shape=None, stride=(1,)):
+    return TensorMeta(
+        shape or (mib * MIB,), stride, "uint8", "cuda:0", storage, mib * MIB, offset * MIB, storage
+    )
 
 
 class Cache:
     def __init__(self):
-        self.l2 = L2Cache(CAPACITY * MIB / USABLE_SHARE)
+        self.l2 = L2Cache(CAPACITY * MIB)
 
     def place(self, storage, address, mib):
         self.l2.place(storage, address * MIB, mib * MIB)
 
-    def touch(self, reads=(), writes=()):
+    def run(self, work, scratch=(), call=0):
+        traffic = self.l2.run(work, scratch, call)
+        return traffic.read / MIB, traffic.written / MIB
+
+    def touch(self, reads=(), writes=(), call=0):
         """(MiB read, MiB written) through HBM."""
         accesses = [tuple(Access(t, t.nbytes) for t in tensors) for tensors in (reads, writes)]
-        traffic = self.l2.run(Work(kernels=1, reads=accesses[0], writes=accesses[1]))
-        return traffic.read / MIB, traffic.written / MIB
+        return self.run(Work(kernels=1, reads=accesses[0], writes=accesses[1]), call=call)
 
 
 @pytest.fixture
-def cache():
+def cache(monkeypatch):
+    monkeypatch.setattr(module, "HELD_SHARE", 1.0)
+    monkeypatch.setattr(module, "DIRTY_SHARE", DIRTY / CAPACITY)
+    monkeypatch.setattr(module, "PAGE_SPREAD", 0.0)
     return Cache()
 
 
@@ -41,31 +49,54 @@ def test_the_first_read_comes_from_hbm_and_the_next_does_not(cache):
     assert cache.touch(reads=[tensor(0, 1)]) == (0, 0)
 
 
-def test_what_is_left_after_other_lines_came_in(cache):
+def stream(cache, mib):
+    """Read so many MiB that were never seen before; half of their lines come with a copy."""
+    cache.place(99, 1000, 500)
+    cache.l2.run(Work(kernels=1, reads=(Access(tensor(99, mib), mib * MIB),)))
+
+
+@pytest.mark.parametrize(("streamed", "left"), [(24, 1), (30, 0)])
+def test_what_was_touched_longest_ago_goes_first(cache, streamed, left):
+    """A MiB and its half of copies stay while 1.5 MiB come in for each MiB of the stream: 1.5 + 1.5 * 24 < 40, but
+    1.5 * 30 > 40."""
     cache.place(0, 0, 1)
-    cache.place(1, 100, 20)
     cache.touch(reads=[tensor(0, 1)])
-    cache.touch(reads=[tensor(1, 20)])
-    read, _ = cache.touch(reads=[tensor(0, 1)])
-    assert read == pytest.approx(1 - exp(-20 / CAPACITY), rel=1e-4)
+    stream(cache, streamed)
+    assert cache.touch(reads=[tensor(0, 1)])[0] == 1 - left
 
 
-def test_hits_throw_nothing_out(cache):
+def test_a_touch_makes_young(cache):
     cache.place(0, 0, 1)
-    cache.place(1, 100, 1)
-    cache.touch(reads=[tensor(0, 1)])
-    cache.touch(reads=[tensor(1, 1)])
-    for _ in range(1000):
-        cache.touch(reads=[tensor(1, 1)])
-    assert cache.touch(reads=[tensor(0, 1)])[0] == pytest.approx(1 - exp(-1 / CAPACITY), rel=1e-4)
+    for _ in range(10):
+        cache.touch(reads=[tensor(0, 1)])
+        stream(cache, 20)
+    assert cache.touch(reads=[tensor(0, 1)]) == (0, 0)
 
 
-def test_dirty_bytes_are_paid_by_the_call_that_throws_them_out(cache):
+@pytest.mark.parametrize(("streamed", "written"), [(20, 0), (22, 1)])
+def test_dirty_bytes_are_written_back_once_they_are_old(cache, streamed, written):
+    """Before they go: 1 + 1.5 * 20 < 32 < 1 + 1.5 * 22 < 40."""
     cache.place(0, 0, 1)
-    cache.place(1, 100, 20)
+    cache.place(99, 1000, 500)
     assert cache.touch(writes=[tensor(0, 1)]) == (0, 0)
-    _, written = cache.touch(reads=[tensor(1, 20)])
-    assert written == pytest.approx(1 - exp(-20 / CAPACITY), rel=1e-4)
+    assert cache.touch(reads=[tensor(99, streamed)])[1] == written
+    assert cache.touch(reads=[tensor(0, 1)])[0] == 0
+
+
+def test_what_all_sms_read_takes_two_places(cache):
+    """A product's operand of 24 MiB is read by both partitions: 2 * 24 > 40. One that a tile uses alone is not."""
+    operand = tensor(0, 24)
+    for uses, again in ((128, 0), (129, 24)):
+        cache = Cache()
+        cache.place(0, 0, 24)
+        product = Work(
+            kernels=1,
+            reads=(Access(operand, operand.nbytes),),
+            kind="matmul",
+            matmul_flops=2 * uses * operand.numel,
+        )
+        cache.run(product)
+        assert cache.run(product)[0] == again
 
 
 def test_a_temporary_over_a_freed_block_reuses_its_dirty_lines(cache):
@@ -73,13 +104,12 @@ def test_a_temporary_over_a_freed_block_reuses_its_dirty_lines(cache):
     for number in range(100):
         cache.place(number, 0, 1)  # the same address every time
         total += cache.touch(writes=[tensor(number, 1)])[1]
-    assert total < 1  # of 100 MiB written
+    assert total == 0  # of 100 MiB written
 
-    total = 0.0
     for number in range(100):
         cache.place(1000 + number, 500 + number, 1)  # a new address every time
         total += cache.touch(writes=[tensor(1000 + number, 1)])[1]
-    assert 55 < total < 100
+    assert total == 1 + 100 - DIRTY  # the first temporary, and all but the youngest of these
 
 
 def test_a_stream_far_larger_than_the_cache_passes_through(cache):
@@ -88,20 +118,80 @@ def test_a_stream_far_larger_than_the_cache_passes_through(cache):
     cache.touch(reads=[tensor(0, 4000)], writes=[tensor(1, 4000)])
     read, written = cache.touch(reads=[tensor(0, 4000)], writes=[tensor(1, 4000)])
     assert read == pytest.approx(4000, rel=0.01)
-    assert written == pytest.approx(4000, rel=0.01)
+    assert written == pytest.approx(4000, rel=0.02)
+
+
+def test_another_kernels_blocks_run_on_other_sms(cache):
+    """Half of the lines change sides from call 0 to call 1, whose copies come from home, not from HBM."""
+    cache.place(0, 0, 18)
+    assert [cache.touch(reads=[tensor(0, 18)], call=call)[0] for call in (0, 0, 1, 1)] == [18, 0, 0, 0]
 
 
 def test_a_view_finds_its_part_of_what_was_written(cache):
     cache.place(0, 0, 3)
     cache.touch(writes=[tensor(0, 3)])
-    assert cache.touch(reads=[tensor(0, 1, offset=1)])[0] < 0.1
+    assert cache.touch(reads=[tensor(0, 1, offset=1)])[0] == 0
 
 
 def test_only_part_of_a_block_is_taken_over_by_a_smaller_tensor(cache):
     cache.place(0, 0, 4)
     cache.touch(reads=[tensor(0, 4)])
     cache.place(1, 2, 1)
-    assert cache.touch(reads=[tensor(1, 1)])[0] < 0.1  # its addresses were in the cache
+    assert cache.touch(reads=[tensor(1, 1)])[0] == 0  # its addresses were in the cache
+
+
+def test_a_strided_read_moves_whole_sectors(cache):
+    """Every eighth byte of 4 MiB: 4 MiB / 8 elements, all of the 4 MiB's sectors."""
+    cache.place(0, 0, 4)
+    every_eighth = tensor(0, 4, shape=(4 * MIB // 8,), stride=(8,))
+    assert cache.touch(reads=[every_eighth])[0] == pytest.approx(4, abs=1e-5)
+
+
+def test_passes_run_one_after_the_other(cache):
+    """A second pass over 16 MiB finds what the first one read; over 60 MiB it does not."""
+    for mib, read in ((16, 16), (60, 120)):
+        cache = Cache()
+        cache.place(0, 0, mib)
+        whole = Access(tensor(0, mib), mib * MIB)
+        assert cache.run(Work(kernels=2, passes=(Pass((whole,), times=2),)))[0] == pytest.approx(read)
+
+
+def test_a_copy_in_another_layout_is_found_by_the_kernel_that_reads_it(cache):
+    cache.place(0, 0, 8)
+    cache.place(-1, 100, 8)
+    cache.place(1, 200, 8)
+    operands = [Access(tensor(number, 8), 8 * MIB) for number in (0, 1)]
+    work = Work(kernels=2, reads=(operands[0],), writes=(operands[1],), scratch=(8 * MIB,))
+    assert cache.run(work, (-1,)) == (8, 0)
+
+
+def test_what_the_copy_engine_moves_is_told_apart(cache):
+    cache.place(0, 0, 1)
+    cache.place(1, 100, 1)
+    source, result = (Access(tensor(number, 1), MIB) for number in (0, 1))
+    work = Work(
+        kernels=1, memcpys=1, passes=(Pass((source,), (result,), is_copy=True), Pass((result,), (result,)))
+    )
+    traffic = cache.l2.run(work)
+    assert (traffic.read, traffic.copy_read) == (MIB, MIB)
+
+
+def test_atomics_in_no_order_move_a_sector_each(cache):
+    """80 MiB do not fit: half of the touches miss. 2 MiB fit."""
+    for mib, beyond in ((80, (10 * MIB * 32 - 80 * MIB) / MIB / 2), (2, 0)):
+        cache = Cache()
+        cache.place(0, 0, mib)
+        part = Access(tensor(0, mib), mib * MIB, scattered=10 * MIB)
+        assert cache.run(Work(kernels=1, reads=(part,)))[0] == pytest.approx(mib + beyond)
+
+
+def test_crowded_sets_overflow_first():
+    """Pages as on a GPU: 20 MiB with their half of copies, 30, are less than the 0.95 * 40 that fit, but not in the
+    third of the sets that hold x + 1.09 * 2 * sqrt(x) = 38, which is 26.7."""
+    cache = Cache()
+    cache.place(0, 0, 20)
+    again = [cache.touch(reads=[tensor(0, 20)])[0] for _ in range(3)]
+    assert again == pytest.approx([20, 20 / 3, 20 / 3], rel=1e-4)
 
 
 def test_host_tensors_have_no_address(cache):

@@ -30,7 +30,7 @@ from optrace.cost.rules.table import (
     whole,
 )
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import FREE, KernelKind, Work
+from optrace.cost.work import FREE, KernelKind, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 
@@ -246,7 +246,14 @@ def _fill_then_copy(node: OpNode, source: TensorMeta, region: TensorMeta) -> Wor
     result = node.outputs[0]
     kernels, memcpys = copy_launches(source, region)
     return streaming(
-        node, kernels=kernels_over(result.shape, result) + kernels, memcpys=memcpys, kind="elementwise"
+        node,
+        kernels=kernels_over(result.shape, result) + kernels,
+        memcpys=memcpys,
+        kind="elementwise",
+        passes=(
+            Pass((), (whole(result),)),
+            Pass((whole(source),), (whole(region),), is_copy=memcpys > 0),
+        ),
     )
 
 

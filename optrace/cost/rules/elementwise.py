@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.layouts import copy_launches
-from optrace.cost.rules.table import elements_written, inputs_read, pointwise_kernels, rule, streaming, whole
+from optrace.cost.rules.table import elements_written, pointwise_kernels, rule, streaming, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import Work
+from optrace.cost.work import Pass, Work
 from optrace.graph import OpNode
 
 
@@ -125,8 +125,10 @@ def copies_then_fills(node: OpNode, _target: Target) -> Work:
         node,
         kernels=kernels + kernels_over(result.shape, result, mask),
         memcpys=memcpys,
-        reads=inputs_read(node),
         flops=elements_written(node),
         kind="elementwise",
-        rereads=(whole(result),),
+        passes=(
+            Pass((whole(source),), (whole(result),), is_copy=memcpys > 0),
+            Pass((whole(result), whole(mask)), (whole(result),)),
+        ),
     )

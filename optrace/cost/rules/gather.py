@@ -12,23 +12,42 @@ from optrace.cost.rules.layouts import contiguous, contiguous_copies, contiguous
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, streaming
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import FREE, Access, Work
+from optrace.cost.sectors import SECTOR
+from optrace.cost.work import FREE, Access, Pass, Work
 from optrace.graph import OpNode, TensorMeta, tensors_in
 
 
 def _selected(node: OpNode, source: TensorMeta) -> list[Access]:
     """Reads where ``source`` gives at most as many bytes as the output takes."""
     taken = sum(access.nbytes for access in outputs_written(node))
-    return [
-        replace(access, nbytes=min(access.nbytes, taken)) if access.tensor.id == source.id else access
-        for access in inputs_read(node)
-    ]
+    return _reading(node, source, Access(source, min(source.nbytes, taken)))
 
 
-@rule("aten.embedding", "aten.index_select", "aten.gather", "aten.take")
+def _reading(node: OpNode, source: TensorMeta, part: Access) -> list[Access]:
+    """All that the call reads, of ``source`` only that part."""
+    return [part if access.tensor.id == source.id else access for access in inputs_read(node)]
+
+
+@rule("aten.embedding", "aten.index_select")
 def reads_only_selected_rows(node: OpNode, _target: Target) -> Work:
-    """One kernel; a gather does no arithmetic (Indexing.cu, ScatterGatherKernel.cu)."""
+    """One kernel; a gather does no arithmetic (Indexing.cu)."""
     return streaming(node, reads=_selected(node, node.inputs[0]), kind="gather")
+
+
+@rule("aten.gather", "aten.take")
+def reads_selected_elements(node: OpNode, _target: Target) -> Work:
+    """One kernel; each element comes with its sector (ScatterGatherKernel.cu, Indexing.cu). Along the fastest
+    dimension a row's sectors stay in the L2 until all of them are used."""
+    source, index = node.inputs[:2]
+    return streaming(node, reads=_reading(node, source, _elements(node, source, index.numel)), kind="gather")
+
+
+def _elements(node: OpNode, tensor: TensorMeta, count: int) -> Access:
+    """``count`` elements of a tensor that an index picks along a dimension; along any but the fastest, neighbours in
+    the index lie rows apart."""
+    dim = node.arg("dim")
+    in_order = isinstance(dim, int) and (not tensor.shape or tensor.stride[dim] == 1)
+    return Access(tensor, min(tensor.nbytes, count * SECTOR), 0 if in_order else count)
 
 
 def nonzero_kernels(mask: TensorMeta) -> int:
@@ -124,25 +143,32 @@ def fills_in_order_of_the_mask(node: OpNode, _target: Target) -> Work:
     )
 
 
+def _clones(node: OpNode) -> bool:
+    """An out-of-place form copies its first input and changes the copy."""
+    return not node.facts.packet.endswith("_") and bool(node.outputs)
+
+
 def _clone(node: OpNode) -> tuple[int, int]:
     """(kernels, memcpys) of the copy that an out-of-place form makes of its first input."""
-    if node.facts.packet.endswith("_") or not node.outputs:
-        return 0, 0
-    return copy_launches(node.inputs[0], node.outputs[0])
+    return copy_launches(node.inputs[0], node.outputs[0]) if _clones(node) else (0, 0)
 
 
-def _scattered(node: OpNode, filled: int, *, accumulates: bool) -> tuple[list[Access], list[Access]]:
-    """Reads and writes of an op that touches ``filled`` bytes of its first input, or clones all of it first."""
+def _scattered(
+    node: OpNode, filled: int, *, accumulates: bool, scattered: int = 0
+) -> tuple[list[Access], list[Access], tuple[Pass, ...]]:
+    """Reads, writes and passes of an op that touches ``filled`` bytes of its first input, or of a clone of it."""
     target = node.inputs[0]
-    clones = not node.facts.packet.endswith("_")
-    touched = min(target.nbytes, filled)
     others = [access for access in inputs_read(node) if access.tensor.id != target.id]
-    own = [Access(target, target.nbytes if clones else touched)] if clones or accumulates else []
-    written = [
-        access if clones else replace(access, nbytes=min(access.nbytes, filled))
-        for access in outputs_written(node)
-    ]
-    return own + others, written
+    if not _clones(node):
+        part = Access(target, min(target.nbytes, filled), scattered)
+        reads = [part, *others] if accumulates else others
+        return reads, [part], (Pass(tuple(reads), (part,)),)
+    result = node.outputs[0]
+    part = Access(result, min(result.nbytes, filled), scattered)
+    own, written = Access(target, target.nbytes), Access(result, result.nbytes)
+    copied = Pass((own,), (written,), is_copy=_clone(node)[1] > 0)
+    changed = Pass((*others, part) if accumulates else tuple(others), (part,))
+    return [own, *others], [written], (copied, changed)
 
 
 @rule(
@@ -180,7 +206,10 @@ def scatters(node: OpNode, _target: Target) -> Work:
     extra = 0
     if "scatter_reduce" in packet:
         extra = (not node.arg("include_self", True)) + (6 if node.arg("reduce") == "mean" else 0)
-    reads, writes = _scattered(node, filled, accumulates=accumulates)
+    by_element = _elements(node, target, indexed.numel).scattered if "scatter" in packet else 0
+    reads, writes, passes = _scattered(
+        node, filled, accumulates=accumulates, scattered=by_element if accumulates else 0
+    )
     kernels, memcpys = _clone(node)
     return streaming(
         node,
@@ -188,6 +217,7 @@ def scatters(node: OpNode, _target: Target) -> Work:
         memcpys=memcpys,
         reads=reads,
         writes=writes,
+        passes=passes,
         flops=filled // max(1, target.itemsize) if accumulates else 0,
         kind="gather",
     )
@@ -228,7 +258,7 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
     else:
         kernels += 1
     filled = values.nbytes if on_device(values) and values.numel > 1 else own.nbytes
-    reads, writes = _scattered(node, filled, accumulates=accumulates)
+    reads, writes, passes = _scattered(node, filled, accumulates=accumulates)
     return streaming(
         node,
         kernels=kernels + sum(nonzero_kernels(mask) for mask in masks),
@@ -236,6 +266,7 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
         memsets=memsets,
         reads=reads,
         writes=writes,
+        passes=passes,
         flops=values.numel if accumulates else 0,
         kind="gather",
         host_wait=bool(masks),
@@ -318,7 +349,22 @@ def adds_rows(node: OpNode, _target: Target) -> Work:
         flops=gradient.numel,
         kind="gather",
         scratch=contiguous_copies(gradient, indices),
+        passes=_zeroed_then_added(node, gradient, indices),
     )
+
+
+def _zeroed_then_added(node: OpNode, gradient: TensorMeta, indices: TensorMeta) -> list[Pass]:
+    """A table's gradient is cleared; then the rows that occur are added to it. Operands that are not contiguous are
+    copied first."""
+    operands: list[Access | int] = [Access(tensor, tensor.nbytes) for tensor in (gradient, indices)]
+    copied = [place for place, tensor in enumerate((gradient, indices)) if not tensor.is_contiguous]
+    passes = []
+    for number, place in enumerate(copied):
+        passes.append(Pass((operands[place],), (number,)))
+        operands[place] = number
+    table = node.outputs[0]
+    rows = Access(table, min(table.nbytes, indices.numel * table.shape[-1] * table.itemsize))
+    return [*passes, Pass((), (Access(table, table.nbytes),)), Pass((*operands, rows), (rows,))]
 
 
 @rule("aten._embedding_bag", "aten._embedding_bag_forward_only")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ONESWEEP_BITS_A_PASS = 8
+SEGMENTED_BITS_A_PASS = 6
 #: Keys that one portion of a one-sweep sort takes, near enough: 2^28 rounded down to whole tiles.
 ONESWEEP_PORTION = 1 << 28
 #: ``SingleTilePolicy``: threads, and 4-byte items a thread.
@@ -37,14 +38,19 @@ def radix_sort(n: int, *, key_bytes: int, value_bytes: int = 0, bits: int | None
     items = max(1, SINGLE_TILE_ITEMS * 4 // max(4, key_bytes, value_bytes))
     if n <= SINGLE_TILE_THREADS * items:
         return Launches(1)
-    passes = -(-(8 * key_bytes if bits is None else bits) // ONESWEEP_BITS_A_PASS)
+    passes = radix_passes(8 * key_bytes if bits is None else bits)
     portions = -(-n // ONESWEEP_PORTION)
     return Launches(kernels=portions + 1 + portions * passes, memsets=2 + portions * passes)
 
 
 def segmented_radix_sort(*, key_bytes: int) -> Launches:
     """One kernel a pass over all segments; passes of 6 bits, the last ones of 5 where that comes out even."""
-    return Launches(-(-8 * key_bytes // 6))
+    return Launches(radix_passes(8 * key_bytes, segmented=True))
+
+
+def radix_passes(bits: int, *, segmented: bool = False) -> int:
+    """Passes over keys and values that a radix sort on so many bits takes."""
+    return -(-bits // (SEGMENTED_BITS_A_PASS if segmented else ONESWEEP_BITS_A_PASS))
 
 
 def bits_of(number: int) -> int:

@@ -13,12 +13,19 @@ from optrace.cost.rules.layouts import (
     copy_launches,
     is_dense,
 )
-from optrace.cost.rules.radix import Launches, radix_sort, scan, segmented_radix_sort
+from optrace.cost.rules.radix import (
+    Launches,
+    bits_of,
+    radix_passes,
+    radix_sort,
+    scan,
+    segmented_radix_sort,
+)
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.reductions import sums
-from optrace.cost.rules.table import inputs_read, rule, streaming
+from optrace.cost.rules.table import inputs_read, rule, streaming, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import FREE, Work
+from optrace.cost.work import FREE, Operand, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Rows up to this length are sorted in place by one block each (``should_use_small_sort`` in Sort.h).
@@ -94,8 +101,55 @@ def sorts(node: OpNode, _target: Target) -> Work:
     source = node.inputs[0]
     if not source.shape:
         return streaming(node, kernels=1, memcpys=1, kind="gather")
-    kernels, memcpys, memsets = sort_launches(source, _dim(node, len(source.shape)))
-    return streaming(node, kernels=kernels, memcpys=memcpys, memsets=memsets, kind="gather")
+    dim = _dim(node, len(source.shape))
+    kernels, memcpys, memsets = sort_launches(source, dim)
+    scratch, passes = _sort_passes(node, source, dim)
+    return streaming(
+        node,
+        kernels=kernels,
+        memcpys=memcpys,
+        memsets=memsets,
+        kind="gather",
+        scratch=scratch,
+        passes=passes,
+    )
+
+
+#: Bytes of a position.
+_POSITION = 8
+
+
+def _sort_passes(node: OpNode, source: TensorMeta, dim: int) -> tuple[tuple[int, ...], tuple[Pass, ...]]:
+    """Temporaries of a sort, and what its kernels move: short rows are sorted where they are; long ones go back and
+    forth, keys and positions, between the results and a buffer, once a pass over the digits."""
+    n, row = source.numel, source.shape[dim]
+    keys = whole(source)
+    if len(node.outputs) == 2:
+        results: tuple[Operand, ...] = tuple(whole(result) for result in node.outputs)
+        scratch: tuple[int, ...] = ()
+    else:  # argsort drops the values
+        results = (0, whole(node.outputs[0]))
+        scratch = (source.nbytes,)
+    values, positions = results
+    copied = Pass((keys,), (values,), is_copy=copy_launches(source, contiguous(source))[1] > 0)
+    if row <= SMALL_SORT:
+        return scratch, (copied, Pass((), (positions,)), copied, Pass(results, results))
+    counted, buffer = len(scratch), (len(scratch) + 1, len(scratch) + 2)
+    scratch = (*scratch, _POSITION * n, source.nbytes, _POSITION * n)
+    rows = n // row
+    digits = radix_passes(8 * source.itemsize, segmented=rows >= MANY_SEGMENTS and row < LARGE_SEGMENT)
+    sides = (buffer, results) if digits % 2 == 0 else (results, buffer)
+    there, back = Pass(sides[1], sides[0]), Pass(sides[0], sides[1])
+    first = Pass((values, counted), sides[0])
+    by_row: tuple[Pass, ...] = ()
+    if 1 < rows < MANY_SEGMENTS and row < LARGE_SEGMENT:
+        # Stably by row after that, and both put in place.
+        by_row = (
+            *(Pass((positions,), (positions,)),) * radix_passes(bits_of(rows - 1)),
+            Pass(buffer, results),
+        )
+    swept = tuple(there if number % 2 else back for number in range(digits - 1))
+    return scratch, (copied, Pass((), (counted,)), first, *swept, *by_row)
 
 
 #: Where top-k splits a row over blocks: at most so many rows, at least so long (``should_use_multiblock``
@@ -131,12 +185,17 @@ def selects_largest(node: OpNode, _target: Target) -> Work:
     kernels, memcpys, memsets = (0, 0, 0) if small or not in_order else sort_launches(values, dim)
     if kernels:
         kernels, memcpys = kernels + 1, memcpys + 2
+    split = launches.memsets > 0
+    once = Pass((whole(source),))
+    found = Pass(once.reads, tuple(whole(result) for result in node.outputs))
     return streaming(
         node,
         kernels=launches.kernels + kernels,
         memcpys=memcpys,
         memsets=launches.memsets + memsets,
         kind="gather",
+        # Counts of each digit, then what was found; one block keeps its row in the L2 meanwhile.
+        passes=(replace(once, times=8 * source.itemsize // _RADIX_BITS), found) if split else (found,),
     )
 
 

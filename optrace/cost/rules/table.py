@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.tensor_iterator import broadcasts, kernels_over
-from optrace.cost.work import FREE, Access, KernelKind, Work
+from optrace.cost.work import FREE, Access, KernelKind, Pass, Work
 from optrace.graph import OpNode, TensorMeta, Value
 
 Rule = Callable[[OpNode, Target], Work]
@@ -116,6 +116,7 @@ def streaming(
     rereads: Iterable[Access] = (),
     scratch: tuple[int, ...] = (),
     reserved: int = 0,
+    passes: Iterable[Pass] = (),
 ) -> Work:
     """Work that passes once over its operands; nothing at all where nothing is written (empty tensors)."""
     to_read = tuple(inputs_read(node) if reads is None else reads)
@@ -137,6 +138,7 @@ def streaming(
         rereads=tuple(rereads),
         scratch=scratch,
         reserved=reserved,
+        passes=tuple(passes),
     )
 
 

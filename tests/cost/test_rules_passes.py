@@ -1,0 +1,98 @@
+"""Passes of calls whose kernels go over their data several times: bytes read and written, as if nothing were cached."""
+
+import pytest
+
+from optrace.cost.passes import passes_of
+from optrace.cost.rules import work_of
+from tests.cost.calls import TARGET, T
+
+
+def ints(*shape):
+    return T(*shape, dtype="int64")
+
+
+def moved(work):
+    """(bytes read, bytes written) over all passes; of these by the copy engine."""
+
+    def size(operand):
+        return work.scratch[operand] if isinstance(operand, int) else operand.nbytes
+
+    totals = [0, 0, 0, 0]
+    for one in passes_of(work):
+        counts = (one.times * sum(map(size, one.reads)), one.times * sum(map(size, one.writes)))
+        for place in (0, 2) if one.is_copy else (0,):
+            totals[place] += counts[0]
+            totals[place + 1] += counts[1]
+    return tuple(totals)
+
+
+SHORT, LONG = 4 * 24, 128 * 5000
+TABLE = T(100, 16)
+
+ROWS = [
+    # Values copied twice, positions filled in, both sorted in place.
+    (
+        ("aten.sort.default", T(4, 24)), (T(4, 24), ints(4, 24)),
+        2 * 4 * SHORT + 12 * SHORT, 2 * 4 * SHORT + 8 * SHORT + 12 * SHORT, 2 * 4 * SHORT, 2 * 4 * SHORT,
+    ),
+    # Rows that one block cannot sort: keys and positions once a pass over 6 bits.
+    (
+        ("aten.sort.default", T(128, 5000)), (T(128, 5000), ints(128, 5000)),
+        4 * LONG + 6 * 12 * LONG, 4 * LONG + 8 * LONG + 6 * 12 * LONG, 4 * LONG, 4 * LONG,
+    ),
+    # One row of 5,000: passes over 8 bits.
+    (
+        ("aten.argsort.default", T(5000)), ints(5000),
+        4 * 5000 + 4 * 12 * 5000, 4 * 5000 + 8 * 5000 + 4 * 12 * 5000, 4 * 5000, 4 * 5000,
+    ),
+    # A row in one block is read once; split over blocks, once for each of 4 digits and once to gather.
+    (("aten.topk.default", T(4, 24), 2), (T(4, 2), ints(4, 2)), 4 * SHORT, 12 * 8, 0, 0),
+    (("aten.topk.default", T(4, 20000), 2), (T(4, 2), ints(4, 2)), 5 * 4 * 80000, 12 * 8, 0, 0),
+    # Cloned by the copy engine; then the clone and the mask, and the clone again.
+    (
+        ("aten.masked_fill.Scalar", T(4, 24), T(4, 24, dtype="bool"), 0.0), T(4, 24),
+        4 * SHORT + (4 + 1) * SHORT, 2 * 4 * SHORT, 4 * SHORT, 4 * SHORT,
+    ),
+    # Cloned; then index, values, and what they are added to.
+    (
+        ("aten.scatter_add.default", T(4, 24), 1, ints(4, 24), T(4, 24)), T(4, 24),
+        4 * SHORT + (8 + 4 + 4) * SHORT, 2 * 4 * SHORT, 4 * SHORT, 4 * SHORT,
+    ),
+    # In place only the values move.
+    (
+        ("aten.scatter_.src", T(4, 24), 1, ints(4, 8), T(4, 8)), T(4, 24),
+        (8 + 4) * 32, 4 * 32, 0, 0,
+    ),
+    # A table of 100 rows is cleared; 8 rows are read, added to and written.
+    (
+        ("aten.embedding_dense_backward.default", T(8, 16), ints(8), 100, -1, False), TABLE,
+        4 * 8 * 16 + 8 * 8 + 4 * 8 * 16, 4 * 100 * 16 + 4 * 8 * 16, 0, 0,
+    ),
+    # Zeros, then the gradient into its rows.
+    (
+        ("aten.slice_backward.default", T(2, 16), [100, 16], 0, 3, 5, 1), TABLE,
+        4 * 2 * 16, 4 * 100 * 16 + 4 * 2 * 16, 4 * 2 * 16, 4 * 2 * 16,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{number}-{row[0][0]}" for number, row in enumerate(ROWS)])
+def test_bytes_of_all_passes(maker, row):
+    call, out, *expected = row
+    assert moved(work_of(maker(*call, out=out), TARGET)) == tuple(expected)
+
+
+def test_an_element_comes_with_its_sector(maker):
+    """Two of 24 floats a row: a sector of 32 bytes each, in order along the row; from other rows in no order."""
+    along = work_of(maker("aten.gather.default", T(4, 24), 1, ints(4, 2), out=T(4, 2)), TARGET)
+    across = work_of(maker("aten.gather.default", T(4, 24), 0, ints(2, 24), out=T(2, 24)), TARGET)
+    assert [(a.nbytes, a.scattered) for a in along.reads] == [(8 * 32, 0), (8 * 8, 0)]
+    assert [(a.nbytes, a.scattered) for a in across.reads] == [(4 * 24 * 4, 48), (8 * 48, 0)]
+
+
+def test_adding_across_rows_is_scattered(maker):
+    target, values = T(4, 24), T(4, 24)
+    across = work_of(maker("aten.scatter_add_.default", target, 0, ints(4, 24), values, out=target), TARGET)
+    along = work_of(maker("aten.scatter_add_.default", target, 1, ints(4, 24), values, out=target), TARGET)
+    assert across.writes[0].scattered == 96
+    assert along.writes[0].scattered == 0
