@@ -28,7 +28,10 @@ FIGURES = {
     "tensor_bytes": ("for comparison: tensor bytes as HBM bytes (MB)", 1e6),
     "peak_bytes": ("memory the step adds (MB)", 1e6),
     "device_us": ("device time (us)", 1),
+    "device_us_from_bytes": ("for comparison: tensor bytes / bandwidth (us)", 1),
     "wall_us": ("wall clock (us)", 1),
+    "wall_us_measured_kernels": ("the same with measured kernel times (us)", 1),
+    "wall_us_from_tax": ("for comparison: launches x 10 us + bytes / bandwidth (us)", 1),
     "issue_us": ("host time (us)", 1),
 }
 
@@ -107,6 +110,8 @@ def _nothing(record: Path, op: str | None, only: str | None) -> str:
 
 
 def _print(result: Accuracy) -> None:
+    from optrace.measuring.times import off_by
+
     out = console()
     if "launches" in result.figures:
         show(out, _programs(result.figures, FIGURES, _COLUMNS))
@@ -118,12 +123,20 @@ def _print(result: Accuracy) -> None:
         f"op calls with the exact number of launches: {result.op_calls_exact:.2%}; "
         f"programs within 1 % of their launches: {result.programs_within_1pct:.1%}",
     )
+    if result.op_times:
+        show(
+            out,
+            f"device time of single calls, time-weighted: {off_by(result.op_times):.1%} off; "
+            f"bounds agree for {result.bounds.share:.1%} of the measured wall clock",
+        )
     for name, why in result.not_comparable.items():
         show(out, f"not compared by counters: {name}: {why}")
     show(out, "")
     show(out, _worst(result))
     show(out, "")
     show(out, _classes(result))
+    show(out, "")
+    show(out, _op_times(result))
 
 
 def _table(*columns: str) -> Table:
@@ -213,8 +226,25 @@ def _classes(result: Accuracy) -> Table:
     return table
 
 
+def _op_times(result: Accuracy) -> Table:
+    """The overloads whose calls miss most time."""
+    table = _table("device time by op (us)", "calls", "predicted", "measured", "missed", "of it")
+    for row in result.op_times[:20]:
+        share = row.off_us / row.measured_us if row.measured_us else 0.0
+        figures = (
+            f"~{row.predicted_us:,.0f}",
+            f"{row.measured_us:,.0f}",
+            f"{row.off_us:,.0f}",
+            f"{share:.0%}",
+        )
+        table.add_row(row.op, str(row.calls), *figures)
+    return table
+
+
 def _print_json(result: Accuracy, cured: CuresAccuracy | None) -> None:
     import msgspec
+
+    from optrace.measuring.times import off_by
 
     found: dict[str, Any] = {name: _spread(pairs) for name, pairs in result.figures.items()}
     if "launches" in found:
@@ -224,6 +254,18 @@ def _print_json(result: Accuracy, cured: CuresAccuracy | None) -> None:
     found["op_classes"] = [
         {"op": r.op, "calls": r.calls, "exact": r.exact, "predicted": r.predicted, "measured": r.measured}
         for r in result.op_classes
+    ]
+    found["op_device_us_off"] = off_by(result.op_times)
+    found["bounds_agree"] = result.bounds.share
+    found["op_times"] = [
+        {
+            "op": r.op,
+            "calls": r.calls,
+            "predicted_us": r.predicted_us,
+            "measured_us": r.measured_us,
+            "off_us": r.off_us,
+        }
+        for r in result.op_times
     ]
     found["not_comparable"] = dict(result.not_comparable)
     if cured is not None:

@@ -59,6 +59,20 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     python_loop_us: float | None = None
     measured: bool = False
 
+    def at_speed(self, loop_us: float | None) -> HostProfile:
+        """This host while a turn of the reference loop takes ``loop_us``; as it is where either is not known."""
+        if not loop_us or not self.python_loop_us:
+            return self
+        slower = loop_us / self.python_loop_us
+        times = {
+            name: getattr(self, name) * slower
+            for name in self.__struct_fields__
+            if name.endswith("_us") and name != "class_us"
+        }
+        return msgspec.structs.replace(
+            self, **times, class_us={kind: us * slower for kind, us in self.class_us.items()}
+        )
+
     def dispatch_of(self, kind: HostClass) -> float:
         """Host time of a call of this class, without its launches and its Python."""
         if kind == "view":

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from optrace.cost.profiles import Pricing
 from optrace.measuring.flops import torch_flops
 from optrace.measuring.record import DramKernel, MeasuredRun
+from optrace.measuring.times import (
+    BoundTimes,
+    OpTimes,
+    add_op_times,
+    compare_bounds,
+    replay_measured_kernels,
+)
 from optrace.report import Report, report
 
 
@@ -86,11 +93,16 @@ class OpClass:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Everything compared. ``figures`` maps a name to its pairs, a program each."""
+    """Everything compared. ``figures`` maps a name to its pairs, a program each; ``op_times`` stands by time missed.
+
+    ``bounds``: how much of the measured wall clock belongs to calls whose bound is right.
+    """
 
     figures: Mapping[str, Sequence[Pair]]
     op_classes: Sequence[OpClass]
     not_comparable: Mapping[str, str]
+    op_times: Sequence[OpTimes] = ()
+    bounds: BoundTimes = BoundTimes()  # noqa: RUF009 - a frozen value
 
     @property
     def op_calls_exact(self) -> float:
@@ -114,13 +126,19 @@ def compare(
     op: str | None = None,
     progress: Callable[[str], None] = lambda _name: None,
 ) -> Accuracy:
-    """Price each run and compare. ``op`` (``aten.sum``, or an overload) narrows launches to one op."""
+    """Price each run and compare. ``op`` (``aten.sum``, or an overload) narrows launches to one op.
+
+    The host is taken at the speed that it had: its profile is scaled by the reference loop, where a run has timed it.
+    """
     figures: dict[str, list[Pair]] = {name: [] for name in _FIGURES}
     rows: dict[str, list[int]] = {}
     apart: dict[str, str] = {}
+    times: dict[str, OpTimes] = {}
+    bounds = BoundTimes()
     for run in runs:
         progress(run.name)
-        priced = report(run.graph, pricing)
+        host = pricing.host.at_speed(run.graph.info.python_loop_us)
+        priced = report(run.graph, replace(pricing, host=host))
         counted = _count_launches(run, priced, op, rows)
         if op is not None:
             if counted is not None:
@@ -130,6 +148,8 @@ def compare(
             pair = figure(run, priced)
             if pair is not None:
                 figures[name].append(Pair(run.name, *pair))
+        add_op_times(run, priced, times)
+        bounds += compare_bounds(run, priced) or BoundTimes()
         if dram is not None and run.name in dram:
             problem = _compare_dram(run, priced, dram[run.name], figures)
             if problem:
@@ -139,6 +159,8 @@ def compare(
         {name: pairs for name, pairs in figures.items() if pairs},
         sorted(classes, key=lambda row: row.exact - row.calls),
         apart,
+        sorted(times.values(), key=lambda row: -row.off_us),
+        bounds,
     )
 
 
@@ -210,6 +232,26 @@ def _issue(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
     return None if run.issue_us is None else (priced.timeline.issue_us, run.issue_us)
 
 
+def _wall_with_measured_kernels(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    """The host model alone: predicted host times in front of the kernel times that were measured."""
+    return None if run.wall_us is None else (replay_measured_kernels(run, priced).wall_us, run.wall_us)
+
+
+def _device_from_bytes(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    """For comparison: tensor bytes at the datasheet's bandwidth."""
+    if run.device_us is None:
+        return None
+    return priced.totals["tensor_bytes"].value / (priced.pricing.gpu.bandwidth_tb_s * 1e6), run.device_us
+
+
+def _wall_from_tax(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
+    """For comparison: 10 us a launch (the true number of them), and tensor bytes at the datasheet's bandwidth."""
+    if run.wall_us is None:
+        return None
+    traffic_us = priced.totals["tensor_bytes"].value / (priced.pricing.gpu.bandwidth_tb_s * 1e6)
+    return 10.0 * sum(map(len, run.launches)) + traffic_us, run.wall_us
+
+
 def _matmul_flops(run: MeasuredRun, priced: Report) -> tuple[float, float] | None:
     """Over the calls that torch's flop counter counts, and counts right."""
     predicted = measured = 0
@@ -227,6 +269,9 @@ _FIGURES: dict[str, Callable[[MeasuredRun, Report], tuple[float, float] | None]]
     "flops": _matmul_flops,
     "peak_bytes": _added_memory,
     "device_us": _device,
+    "device_us_from_bytes": _device_from_bytes,
     "wall_us": _wall,
+    "wall_us_measured_kernels": _wall_with_measured_kernels,
+    "wall_us_from_tax": _wall_from_tax,
     "issue_us": _issue,
 }
