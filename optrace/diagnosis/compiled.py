@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optrace.cost.device import DeviceModel, DeviceTime, device_time
-from optrace.cost.host import HostTime
+from optrace.cost.host import HostTime, host_class
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
@@ -77,7 +77,10 @@ def _host_time(step: Step, host: HostProfile, entry: float) -> HostTime:
     launches = step.work.launches or 0
     if step.region:
         return HostTime(python_us=entry + host.compiled_kernel_us, launch_us=launches * host.launch_us)
-    return HostTime(entry + host.python_us, 0.0, host.dispatch_us, launches * host.launch_us)
+    dispatch = (
+        host.dispatch_of(host_class(step.node.facts.packet, step.work)) if step.node else host.dispatch_us
+    )
+    return HostTime(entry + host.python_us, 0.0, dispatch, launches * host.launch_us)
 
 
 def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
