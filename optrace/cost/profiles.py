@@ -35,7 +35,8 @@ class ProfileFileError(ValueError):
 class KernelRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What kernels of a kind take: ``floor_us`` in any case; ``hbm`` and ``l2`` times what their bytes take at the
     datasheet's bandwidths; on an SM ``block_us`` a thread block and ``step_us`` a round of its loads; ``chain_us`` a
-    round of one block alone, which waits for memory."""
+    round of one block alone, which waits for the L2, and ``miss_us`` more where it waits for HBM; ``tail_us`` a round of
+    the last block."""
 
     floor_us: float
     hbm: float = 0.0
@@ -43,6 +44,8 @@ class KernelRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     block_us: float = 0.0
     step_us: float = 0.0
     chain_us: float = 0.0
+    miss_us: float = 0.0
+    tail_us: float = 0.0
 
 
 class ProductRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

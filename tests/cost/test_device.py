@@ -26,7 +26,9 @@ GPU = msgspec.structs.replace(
     peak_tflops={"float32": 50.0, "bfloat16": 100.0},
     kernels={
         "stream": KernelRates(floor_us=1.0, hbm=1.25, l2=1.0),
-        "blocks": KernelRates(floor_us=2.0, block_us=0.5, step_us=0.1, chain_us=3.0),
+        "blocks": KernelRates(
+            floor_us=2.0, block_us=0.5, step_us=0.1, chain_us=3.0, miss_us=2.0, tail_us=0.25
+        ),
     },
     products={
         "tiled": ProductRates(
@@ -70,6 +72,17 @@ def test_blocks_take_turns_on_an_sm():
 
 def test_a_few_long_blocks_wait_for_memory():
     assert us(Kernel("blocks", 0, blocks=8, steps=1000)) == pytest.approx(2.0 + 1000 * 3.0)
+
+
+def test_rounds_wait_longer_for_hbm_than_for_the_l2():
+    # Half of the bytes miss; they take no time of their own here.
+    assert us(Kernel("blocks", 100.0, blocks=8, steps=1000), 50.0) == pytest.approx(
+        2.0 + 1000 * (3.0 + 0.5 * 2.0)
+    )
+
+
+def test_the_last_block_puts_the_rest_together():
+    assert us(Kernel("blocks", tail=40)) == pytest.approx(2.0 + 40 * 0.25)
 
 
 def test_launches_alike_run_one_after_the_other():
@@ -129,7 +142,7 @@ def test_a_layer_norm_is_a_block_a_row():
         Maker()("aten.native_layer_norm.default", T(300, 768), (768,), T(768), T(768), 1e-5, out=(T(300, 768), T(300, 1), T(300, 1)))
     )  # fmt: skip
     # 128 threads load four elements each.
-    assert (kernel.kind, kernel.blocks, kernel.steps) == ("layer_norm", 300, 768 / 512)
+    assert (kernel.kind, kernel.blocks, kernel.steps) == ("layer_norm_scaled", 300, 768 / 512)
 
 
 def test_a_convolution_copies_its_layouts_around_the_product():
@@ -140,6 +153,25 @@ def test_a_convolution_copies_its_layouts_around_the_product():
     assert (product.m, product.n, product.k) == (8 * 28 * 28, 512, 9 * 256)
     # Tiles of 32 channels by 32 pixels: 8 images, 8 x 25 tiles.
     assert found[0].blocks == 8 * (256 // 32) * 25
+
+
+def test_a_reduction_that_blocks_share_clears_semaphores_and_has_a_tail():
+    memset, kernel = listed(Maker()("aten.sum.default", T(1 << 24), out=T()))
+    assert memset.kind == "memset"
+    assert kernel.kind == "reduce_rows"
+    # 132 SMs hold four blocks of 512 threads each: 528 partial sums, put together by the 512 threads of one block.
+    assert kernel.blocks == 528
+    assert kernel.tail == pytest.approx(528 / 512)
+    # Four elements a load.
+    assert kernel.steps == pytest.approx((1 << 24) / (528 * 512) / 4)
+
+
+def test_a_split_product_with_a_bias_is_scaled_added_to_and_finished():
+    node = Maker()("aten.addmm.default", T(768), T(64, 768), T(768, 768, stride=(1, 768)), out=T(64, 768))
+    found = listed(node)
+    assert [launch.kind for launch in found] == ["memset", "small", "atomic_split", "vectorized"]
+    # 2 x 24 tiles of 32 x 32, the depth in five parts.
+    assert (found[2].blocks, found[2].steps) == (2 * 24 * 5, 768 / 5)
 
 
 def test_every_op_is_listed_once():

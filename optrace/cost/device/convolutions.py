@@ -24,7 +24,7 @@ from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Channels up to which cuDNN has kernels that gather an image's pixels one by one.
-FEW_CHANNELS = 4
+FEW_CHANNELS = 8
 
 
 def _layout(tensor: TensorMeta) -> Kernel:
@@ -53,7 +53,11 @@ def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
 
 def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
     images = convolution.pixels / max(1, convolution.plane)
-    if family == "conv_pointwise" and convolution.plane > 1:
+    if family == "conv_pointwise" and convolution.is_half:
+        family = "warp_specialized"  # cuBLAS's kernels
+    if family == "conv_pointwise" and convolution.plane == 1:
+        family = "conv_pixel"
+    if family in ("conv_pointwise", "warp_specialized") and convolution.plane > 1:
         return Product(
             family,
             convolution.dtype,
@@ -63,22 +67,40 @@ def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
             images,
             nbytes,
         )
-    # Each tap's channels fill whole slices of k, 128 bytes in Hopper's kernels.
-    slice_k = (
-        1
-        if family == "conv_direct"
-        else 4
-        if convolution.inputs <= FEW_CHANNELS and not convolution.transposed
-        else 64
-        if convolution.is_half
-        else 32
-    )
-    depth = convolution.taps * math.ceil(convolution.inputs / slice_k) * slice_k
+    depth = convolution.taps * _padded(convolution, family)
     if family == "conv" and convolution.inputs <= FEW_CHANNELS:
         family = "conv_image"
+    if convolution.is_half and family in ("conv", "conv_transposed"):
+        family += "_half"
+    elif family == "conv_transposed" and len(convolution.window) == 3:
+        family += "_3d"
     return Product(
         family, convolution.dtype, convolution.pixels, convolution.outputs, depth, convolution.groups, nbytes
     )
+
+
+def _padded(convolution: ConvPass, family: str) -> int:
+    """Channels that a tap multiplies: they fill whole slices of k, 128 bytes in Hopper's kernels; an image's few are
+    gathered four or eight at a time."""
+    few = convolution.inputs <= FEW_CHANNELS and not convolution.transposed
+    size = 1 if family == "conv_direct" else 4 if few else 64 if convolution.is_half else 32
+    return math.ceil(convolution.inputs / size) * size
+
+
+def _by_group(convolution: ConvPass, made: PassPlan, nbytes: float) -> list[Launch] | None:
+    """Grouped kernels that are no implicit product: a direct one a group, or a thread an output."""
+    if convolution.groups > 1 and made.kernels == convolution.groups:
+        one = Product(
+            "conv_direct", convolution.dtype, convolution.pixels, convolution.outputs, convolution.depth, 1,
+            nbytes / convolution.groups,
+        )  # fmt: skip
+        return [one] * convolution.groups
+    outputs = convolution.pixels * convolution.outputs * convolution.groups
+    if convolution.channels_last and convolution.inputs == convolution.outputs == 1:
+        return [Kernel("depthwise_last", nbytes, outputs / 1024, convolution.taps)]
+    if convolution.groups > 1 and made.kernels == 1 and not convolution.channels_last:
+        return [Kernel("conv_grouped_direct", nbytes, outputs / 1024, convolution.depth)]
+    return None
 
 
 def _pass(
@@ -95,6 +117,9 @@ def _pass(
         sources.reverse()
     before = [_layout(tensor) for tensor, copied in sources if copied]
     after = [_layout(result)] if made.copies_result else []
+    apart = _by_group(convolution, made, nbytes)
+    if apart is not None:
+        return [*[MEMSET] * made.memsets, *apart]
     spare = made.kernels - len(before) - len(after) - 1
     return [*before, *[SMALL] * spare, *[MEMSET] * made.memsets, _main(convolution, family, nbytes), *after]
 
@@ -106,7 +131,10 @@ def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         return []
     if _is_depthwise_native(node, data, weight):
         taps = math.prod(weight.shape[2:])
-        return [Kernel("depthwise", float(work.tensor_bytes), result.numel / 1024, taps)]
+        # The kernel is compiled for square windows of one, three and five (DepthwiseConv2d.cu).
+        known = len(set(weight.shape[2:])) == 1 and weight.shape[2] in (1, 3, 5)
+        kind = "depthwise" if known else "depthwise_any"
+        return [Kernel(kind, float(work.tensor_bytes), result.numel / 1024, taps)]
     forward = _forward(node, data, weight, result)
     made = plan(forward, target)
     bias = (

@@ -15,13 +15,15 @@ class Kernel:
     """A launch that moves data: ``kind`` names its rates in the GPU's profile.
 
     ``nbytes`` pass through the L2. ``blocks`` thread blocks share them, each in ``steps`` rounds of loads that wait
-    for one another; zero blocks where neither is known to matter. ``count`` alike run one after the other.
+    for one another; zero blocks where neither is known to matter. ``tail``: rounds in
+    which the last block puts together what the others left. ``count`` alike run one after the other.
     """
 
     kind: str
     nbytes: float = 0.0
     blocks: float = 0.0
     steps: float = 0.0
+    tail: float = 0.0
     count: int = 1
 
 

@@ -81,7 +81,9 @@ def layer_norm(node: OpNode, _work: Work, _target: Target) -> Sequence[Launch]:
     copied = relaid(*[tensor for tensor in operands if not tensor.is_contiguous])
     nbytes = float(source.nbytes + result.nbytes)
     if vectorized:
-        return [*copied, Kernel("layer_norm", nbytes, rows, row / 512)]
+        scaled = isinstance(node.arg("weight"), TensorMeta)
+        kind = "rms_norm" if "rms" in node.op else "layer_norm_scaled" if scaled else "layer_norm"
+        return [*copied, Kernel(kind, nbytes, rows, row / 512)]
     return [
         *copied,
         Kernel("row_moments", float(source.nbytes), rows, row / 512),
@@ -203,7 +205,7 @@ def group_norm(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     # One warp a short row (group_norm_kernel.cu).
     threads = 32 if row < 512 else 512
     moments = Kernel(
-        "row_moments" if threads == 512 else "row_moments_warp", float(source.nbytes), rows, row / 512
+        "group_moments" if threads == 512 else "group_moments_warp", float(source.nbytes), rows, row / 512
     )
     channels = source.shape[1]
     plane = source.numel // max(1, batch * channels)
@@ -233,6 +235,6 @@ def group_norm_backward(node: OpNode, work: Work, _target: Target) -> Sequence[L
     both = float(gradient.nbytes + source.nbytes)
     channels = source.shape[1]
     plane = source.numel / max(1, batch * channels)
-    sums = Kernel("row_moments", both, batch * channels, plane / 512)
+    sums = Kernel("group_sums", both, batch * channels, plane / 512)
     last = Kernel("strided", both + source.nbytes, source.numel / STRIDED_BLOCK, 2)
     return [sums, *[SMALL] * max(0, (work.kernels or 2) - 2), last]

@@ -22,26 +22,52 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
     if kind == "simt":
         layout = ("t" if gemm.left_transposed else "n") + ("t" if gemm.right_transposed else "n")
         kind = f"simt_{layout}"
+    if kind == "thin":
+        return [_thin(gemm, work_bytes), *[SMALL] * (made.kernels - 1)]
     main = Product(kind, gemm.dtype, gemm.m, gemm.n, gemm.k, gemm.batch, work_bytes, split=made.splits > 1)
     result = gemm.batch * gemm.m * gemm.n
     if made.family == "simt" and made.memsets and made.kernels == 1 and gemm.m <= FEW_ROWS:
         # Parts of k are added up in place, each waiting for its turn.
         parts = min(MOST_TURNS, gemm.k // TURN_DEPTH) if 2 * gemm.m <= FEW_ROWS else FEW_TURNS
         return [MEMSET, Kernel("serial_split", work_bytes, 0.0, parts + gemm.k / parts / STEPS_A_TURN)]
-    if made.kernels == SCALED_FIRST:
-        # The output is scaled by beta, parts of k are added to it, and the bias comes last.
-        return [*[MEMSET] * made.memsets, SMALL, main, Kernel("vectorized", 2.0 * result * itemsize)]
+    if made.kernels == SCALED_FIRST and gemm.fused_bias:
+        # The output is scaled by beta, parts of k are added to it atomically, and the bias comes last.
+        tiles = gemm.tiles(32, 32)
+        parts = max(3, min(5, ATOMIC_BLOCKS // tiles + 1))
+        added = Kernel("atomic_split", work_bytes, tiles * parts, gemm.k / parts)
+        return [*[MEMSET] * made.memsets, SMALL, added, Kernel("vectorized", 2.0 * result * itemsize)]
     partial = Kernel(
         "split_sum", result * (4.0 * made.splits + itemsize), result / STRIDED_BLOCK, made.splits
     )
-    return [*[MEMSET] * made.memsets, main, *[partial] * (made.kernels - 1)]
+    rest = partial if made.splits > 1 else SMALL
+    return [*[MEMSET] * made.memsets, main, *[rest] * (made.kernels - 1)]
 
 
 #: Parts of k that are added up in turn: of cutlass's kernels, and of the others; the steps of depth that take as
 #: long as a turn; and the rows up to which turns are all that counts.
 MOST_TURNS, TURN_DEPTH, FEW_TURNS, STEPS_A_TURN, FEW_ROWS = 32, 64, 5, 75, 32
+#: Blocks up to which ``sgemm_largek`` shares out the depth in more parts.
+ATOMIC_BLOCKS = 250
 #: Kernels of a product whose output is scaled first (``sgemm_largek``).
 SCALED_FIRST = 3
+
+
+#: Columns of a block of ``gemmSN``, and the rows that it takes in one pass.
+THIN_COLUMNS, THIN_ROWS = 8, 12
+
+
+def _thin(gemm: Gemm, nbytes: float) -> Kernel:
+    """A few rows times a matrix: a block walks all of the depth for eight columns, row after row."""
+    if min(gemm.m, gemm.n) == 1:
+        return _vector(max(gemm.m, gemm.n), gemm.k, nbytes)
+    passes = 1 if gemm.m <= THIN_ROWS else 2
+    blocks = passes * math.ceil(gemm.n / THIN_COLUMNS)
+    return Kernel("thin_rows", nbytes, blocks, gemm.k * (math.ceil(gemm.m / passes) + 1) / 1000)
+
+
+def _vector(rows: float, depth: float, nbytes: float) -> Kernel:
+    """A matrix times a vector; a single row is shared out over the GPU (``dot``)."""
+    return Kernel("dot" if rows == 1 or depth >= 1 << 16 else "gemv", nbytes, rows, depth / 1000)
 
 
 @launches("aten.mm", "aten.bmm", "aten._int_mm", "aten._scaled_mm", "aten.addbmm")
@@ -88,7 +114,7 @@ def vectors(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     matrix = max(node.inputs, key=lambda tensor: tensor.numel)
     count = work.kernels or 1
     rows = matrix.shape[0] if len(matrix.shape) > 1 else 1
-    one = Product("thin", matrix.dtype, rows, 1, matrix.numel // max(1, rows), 1, float(work.tensor_bytes))
+    one = _vector(rows, matrix.numel / max(1, rows), float(work.tensor_bytes))
     return [*[Kernel("memcpy")] * work.memcpys, one, *[SMALL] * (count - 1)]
 
 

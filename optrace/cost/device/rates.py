@@ -34,7 +34,9 @@ class Rates:
         rates = gpu.kernels[launch.kind]
         moving = _moving(launch.nbytes, hbm_bytes, rates, gpu)
         working = launch.blocks / gpu.sm_count * (rates.block_us + launch.steps * rates.step_us)
-        us = rates.floor_us + max(launch.steps * rates.chain_us, working) + moving
+        missed = hbm_bytes / launch.nbytes if launch.nbytes else 0.0
+        waiting = launch.steps * (rates.chain_us + missed * rates.miss_us)
+        us = rates.floor_us + max(waiting, working) + launch.tail * rates.tail_us + moving
         return launch.count * us, launch.count * moving
 
 

@@ -10,7 +10,12 @@ from optrace.cost.device.kernel import MEMSET, Kernel, Launch, launches
 from optrace.cost.device.streams import over, pointwise
 from optrace.cost.profiles import Target
 from optrace.cost.rules.layouts import contiguous
-from optrace.cost.rules.reduce_config import reduce_config, reduction_iteration
+from optrace.cost.rules.reduce_config import (
+    MIN_VECTORIZED,
+    _output_vector,
+    reduce_config,
+    reduction_iteration,
+)
 from optrace.cost.rules.reductions import reduced_dims
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
@@ -40,12 +45,20 @@ def reducing(
         blocks = config.blocks * config.ctas_per_output
         threads = config.block_width * config.block_height
         values = piece.numel / max(1, blocks * threads)
+        vector = 1
+        if not along:
+            vector = _output_vector(piece, source, reduced)
+        elif rank and reduced == 1 and steps[0] == source.itemsize and piece.shape[0] >= MIN_VECTORIZED:
+            vector = input_vector
+        tail = 0.0
+        if config.clears_semaphores:
+            tail = config.ctas_per_output / (threads if along else config.block_height)
         if config.clears_semaphores:
             found.append(MEMSET)
         outputs = math.prod(n for n, s in zip(piece.shape, output, strict=True) if s)
         nbytes = source.nbytes / len(pieces) + outputs * (output_itemsize or source.itemsize)
         name = f"{kind}_{'rows' if along else 'columns'}"
-        found.append(Kernel(name, nbytes, blocks * threads / 512, values))
+        found.append(Kernel(name, nbytes, blocks * threads / 512, values / vector, tail))
     return found
 
 

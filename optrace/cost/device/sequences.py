@@ -86,7 +86,7 @@ def encoder_layer(node: OpNode, _work: Work, target: Target) -> Sequence[Launch]
     assert isinstance(width, int)
     assert isinstance(heads, int)
     rows, hidden = data.numel // width, node.tensor("ffn_weight_1").shape[0]
-    norm = Kernel("layer_norm", 2.0 * data.nbytes, rows, width / 512)
+    norm = Kernel("layer_norm_scaled", 2.0 * data.nbytes, rows, width / 512)
     add = Kernel("vectorized", 3.0 * data.nbytes, data.numel / 512, 1)
     return [
         *_attention(data, width, heads, target),

@@ -191,7 +191,8 @@ def rearranges(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     result = node.outputs[0]
     nbytes = float(node.inputs[0].nbytes + result.nbytes)
     count = max(1, work.kernels or 1)
-    return [Kernel("rearranging", nbytes, result.numel / STRIDED_BLOCK, min(3, len(result.shape)))] * count
+    kind = {"aten.flip": "flip", "aten.roll": "roll"}.get(node.facts.packet, "rearranging")
+    return [Kernel(kind, nbytes, result.numel / STRIDED_BLOCK, min(3, len(result.shape)))] * count
 
 
 __all__ = ["INT32_MAX"]
