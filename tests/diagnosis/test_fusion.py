@@ -317,5 +317,5 @@ def test_time_grows_with_the_number_of_calls() -> None:
             best = min(best, time.process_time() - start)
         return best
 
-    short, long = chain(100), chain(800)
+    short, long = chain(60), chain(480)
     assert seconds(long) < 8 * 3 * seconds(short)
