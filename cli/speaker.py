@@ -33,14 +33,16 @@ class Speaker:
         if not self._quiet:
             tell(text)
 
-    def report(self, report: Report, top: int) -> None:
-        """The scoreboard, and what its figures leave out."""
+    def report(self, report: Report, top: int, *, findings: bool = False) -> None:
+        """The scoreboard, with ``findings`` what is worth changing, and what the figures leave out."""
         if self._quiet:
             return
-        from .summary import show_report, warnings
+        from .summary import show_findings, show_report, warnings
 
         with self._while_somebody_reads():
             show_report(console(), report, top=top)
+            if findings:
+                show_findings(console(), report)
             sys.stdout.flush()
         for text in warnings(report):
             self.warning(text)

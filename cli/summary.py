@@ -7,8 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from optrace.diagnosis import Bound
+from optrace.diagnosis.findings import Severity
 from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows
+from optrace.rendering.findings import claim, headline, place, sentence, title
 from optrace.rendering.scoreboard import at_least, partial
 from optrace.report import Report
 
@@ -23,6 +25,9 @@ STYLES: dict[Bound, str] = {
     "host": "bright_black",
     "unknown": "bright_black",
 }
+
+
+SEVERITY_STYLES: dict[Severity, str] = {"high": "red", "medium": "yellow", "low": "bright_black"}
 
 
 def show_report(out: Console, report: Report, *, top: int) -> None:
@@ -43,6 +48,18 @@ def show_report(out: Console, report: Report, *, top: int) -> None:
     show(out, "")
     for line in (*provenance(report), report.pricing.gpu.note):
         show(out, Text(line, style="bright_black"))
+
+
+def show_findings(out: Console, report: Report) -> None:
+    """What is worth changing, the largest first."""
+    show(out, "")
+    show(out, Text(headline(report.findings), style="bold"))
+    for finding in report.findings:
+        style = SEVERITY_STYLES[finding.severity]
+        show(out, Text.assemble((f"{finding.severity:6}", style), f"  {title(finding)}; {claim(finding)}"))
+        show(out, Text(f"        {place(finding)}", style="bright_black"))
+        show(out, f"        {sentence(finding.why)}")
+        show(out, f"        {sentence(finding.change)}")
 
 
 def warnings(report: Report) -> list[str]:

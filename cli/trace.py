@@ -68,6 +68,9 @@ def trace(
         ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="top ops to print")] = 10,
+    findings: Annotated[
+        bool, typer.Option("--findings", help="print what is worth changing, where, and what it would save")
+    ] = False,
     depth: Annotated[int | None, typer.Option(metavar="N", help="fold modules below this depth")] = None,
     max_nodes: Annotated[
         int | None, typer.Option(metavar="N", help="fold a picture that would pass N nodes")
@@ -135,7 +138,7 @@ def trace(
     report, code = report_of(target, ctx, place, options, prices, say)
     if report is None:
         return code
-    say.report(report, top)
+    say.report(report, top, findings=findings)
     for file in files:
         with bad_input(RenderError):
             notes = render(report, file, depth=depth, max_nodes=max_nodes, show=shown or ())

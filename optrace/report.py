@@ -11,6 +11,7 @@ from optrace.cost.peak import Peak, peak_of
 from optrace.cost.pricing import OpCost, PricedGraph, price
 from optrace.cost.profiles import Pricing
 from optrace.diagnosis import Bound, Cures, Lesson, Verdict, bound_of, cures, lesson, verdict
+from optrace.diagnosis.findings import Finding, find
 from optrace.graph import OpGraph
 from optrace.timeline import Timeline, replay
 
@@ -110,6 +111,28 @@ class Report:
                 peak = peak_flops(cost.work, gpu)
                 total += cost.work.matmul_flops / peak * 1e6 if peak else 0.0
         return total
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth changing, by the wall time that it is about."""
+        return find(self)
+
+    @cached_property
+    def findings_by_call(self) -> dict[int, tuple[Finding, ...]]:
+        """The findings that each call is part of."""
+        found: dict[int, tuple[Finding, ...]] = {}
+        for finding in self.findings:
+            for call in finding.calls:
+                found[call] = (*found.get(call, ()), finding)
+        return found
+
+    @property
+    def hbm_utilization(self) -> float | None:
+        """Memory bandwidth that the run reaches, as part of the datasheet's; None for a run that takes no time."""
+        if not self.timeline.wall_us:
+            return None
+        rate = self.totals["hbm_bytes"].value / self.timeline.wall_us
+        return rate / (self.pricing.gpu.bandwidth_tb_s * 1e6)
 
     @property
     def mfu(self) -> float | None:

@@ -6,6 +6,7 @@ Nothing here imports torch, so that a recorded graph can be read, priced and dra
 from optrace.graph.nouns import (
     DTYPE_BYTES,
     Frame,
+    Mark,
     ModuleCall,
     OpFacts,
     OpNode,
@@ -25,6 +26,7 @@ __all__ = [
     "Edge",
     "Frame",
     "GraphFormatError",
+    "Mark",
     "ModuleCall",
     "OpFacts",
     "OpGraph",

@@ -174,8 +174,8 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """An untyped storage. ``kind`` is ``parameter``, ``buffer``, ``gradient``, ``optimizer state`` or
-    empty; ``name`` its dotted name where it has one."""
+    """An untyped storage. ``kind`` is ``parameter``, ``buffer``, ``gradient``, ``optimizer state``,
+    ``pinned`` (memory of the host) or empty; ``name`` its dotted name where it has one."""
 
     nbytes: int
     device: str
@@ -184,11 +184,22 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What the program did between two calls: read a ``clock``, wait for the device (``synchronize``), begin the
+    first ``step`` that it marks. ``call`` is the number of the call that came next; ``frame`` the user's line."""
+
+    kind: Literal["clock", "synchronize", "step"]
+    call: int
+    frame: Frame | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceInfo:
     """How a graph was recorded. ``incomplete`` lists why calls may be missing; empty is a whole trace.
 
     ``python_loop_us`` is a turn of the reference loop on the machine that traced, ``tail_us`` what passed on the host
     between the last call and the end of the run, both None where they were not timed.
+    ``float32_matmul`` is torch's precision of float32 products (``highest``: TF32 is off; empty: not known).
     """
 
     program: str = ""
@@ -198,6 +209,7 @@ class TraceInfo:
     steps: int = 1
     python_loop_us: float | None = None
     tail_us: float | None = None
+    float32_matmul: str = ""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
 

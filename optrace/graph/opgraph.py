@@ -17,6 +17,7 @@ import networkx as nx
 
 from optrace.graph.nouns import (
     PHASES,
+    Mark,
     ModuleCall,
     OpFacts,
     OpNode,
@@ -122,6 +123,7 @@ class OpGraph:
         self.module_calls: Table[ModuleCall] = Table()
         self.storages: list[Storage] = []
         self.tensor_names: dict[int, str] = {}
+        self.marks: list[Mark] = []
         self._op_numbers: dict[str, int] = {}
         self._template_numbers: dict[str, int] = {}
         # A row a call.
@@ -306,6 +308,10 @@ class OpGraph:
     def source_of(self, number: int) -> int:
         """The row of a call in ``sources``."""
         return self._source[number]
+
+    def template_of(self, number: int) -> int:
+        """The row of a call in ``templates``: equal for calls with equal arguments beside their tensors."""
+        return self._template[number]
 
     def module_of(self, number: int) -> int:
         """The row of a call in ``module_calls``, or -1."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from optrace.graph.nouns import Frame, ModuleCall, OpFacts, Phase, Source, Storage, TraceInfo, Value
+from optrace.graph.nouns import Frame, Mark, ModuleCall, OpFacts, Phase, Source, Storage, TraceInfo, Value
 from optrace.graph.nouns import TensorMeta as Meta
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout, OpGraph
 
@@ -65,6 +65,12 @@ class _Frame(msgspec.Struct):
     user: bool
 
 
+class _Mark(msgspec.Struct):
+    kind: Literal["clock", "synchronize", "step"]
+    call: _Whole
+    frame: _Whole | None = None
+
+
 class _Node(msgspec.Struct):
     id: int
     op: str
@@ -100,10 +106,12 @@ class _File(msgspec.Struct):
     steps: Annotated[int, msgspec.Meta(ge=1)] = 1
     python_loop_us: _Time | None = None
     tail_us: _Time | None = None
+    float32_matmul: str = ""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     freed_before: tuple[_Whole, ...] = ()
     tensor_names: dict[str, str] = {}
+    marks: list[_Mark] = []
     pricing: dict[str, Any] = {}
 
 
@@ -138,6 +146,14 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
                 "freed": list(node.freed),
             }
         )
+    marks = [
+        {
+            "kind": mark.kind,
+            "call": mark.call,
+            "frame": None if mark.frame is None else frames.setdefault(mark.frame, len(frames)),
+        }
+        for mark in graph.marks
+    ]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -148,6 +164,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
         "steps": info.steps,
         "python_loop_us": info.python_loop_us,
         "tail_us": info.tail_us,
+        "float32_matmul": info.float32_matmul,
         "complete": info.complete,
         "notes": list(info.notes),
         "incomplete": list(info.incomplete),
@@ -158,6 +175,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
         ],
         "tensor_names": {str(number): name for number, name in graph.tensor_names.items()},
         "freed_before": list(graph.freed_after(-1)),
+        "marks": marks,
         "operators": {
             facts.name: {
                 "is_view": facts.is_view,
@@ -206,6 +224,7 @@ def _build(file: _File) -> OpGraph:
             steps=file.steps,
             python_loop_us=file.python_loop_us,
             tail_us=file.tail_us,
+            float32_matmul=file.float32_matmul,
             notes=file.notes,
             incomplete=file.incomplete,
         )
@@ -271,6 +290,9 @@ def _build(file: _File) -> OpGraph:
         )
         for number in node.freed:
             free(number, node.id)
+    graph.marks += [
+        Mark(mark.kind, mark.call, None if mark.frame is None else frames[mark.frame]) for mark in file.marks
+    ]
     graph.tensor_names.update(
         {numbers[int(number)]: name for number, name in file.tensor_names.items() if int(number) in numbers}
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from optrace.graph import OpNode, TensorMeta, Value
-from optrace.rendering import units
+from optrace.rendering import findings, units
 from optrace.rendering.picture import PictureNode
 from optrace.rendering.sums import CostSum, costs_of
 from optrace.report import Report
@@ -25,6 +25,7 @@ def call_details(report: Report, call: int) -> list[str]:
         f"phase {node.phase}, stream {node.stream}",
         *_cost_lines(report, costs_of(report, [call])),
         f"bound: {report.bounds[call]}; price from: {report.costs[call].source}",
+        *_finding_lines(report, [call]),
         *_memory_line(report, call),
         *(
             f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"
@@ -49,7 +50,15 @@ def node_details(report: Report, node: PictureNode) -> list[str]:
     lines += _place_lines(first)
     lines += _cost_lines(report, node.cost)
     lines.append(f"bound: {node.bound}, the cause with the largest part of its wall time")
-    return lines
+    return [*lines, *_finding_lines(report, node.calls)]
+
+
+def _finding_lines(report: Report, calls: Sequence[int]) -> list[str]:
+    """What is worth changing here."""
+    by_call = report.findings_by_call
+    found = dict.fromkeys(finding.kind for call in calls for finding in by_call.get(call, ()))
+    first = {finding.kind: finding for call in reversed(calls) for finding in by_call.get(call, ())}
+    return [f"finding: {first[kind].title} ({findings.claim(first[kind])})" for kind in found]
 
 
 def _tensor_lines(report: Report, node: OpNode) -> list[str]:

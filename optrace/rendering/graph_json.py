@@ -15,6 +15,7 @@ import msgspec
 
 from optrace.cost.profiles import Pricing, pricing
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
+from optrace.rendering import findings
 from optrace.rendering.cures import cures_record
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import main_math_dtype, tax_layers
@@ -38,13 +39,15 @@ def _document(report: Report) -> dict[str, Any]:
     record = graph_to_record(report.graph)
     nodes, edges = record.pop("nodes"), record.pop("edges")
     rest = {
-        name: record.pop(name) for name in ("storages", "tensor_names", "freed_before", "operators", "frames")
+        name: record.pop(name)
+        for name in ("storages", "tensor_names", "freed_before", "marks", "operators", "frames")
     }
     return {
         **record,
         "complete": report.complete,
         "pricing": _pricing_record(report.pricing),
         "totals": _totals(report),
+        "findings": [findings.record(finding) for finding in report.findings],
         "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
         "edges": edges,
         "cures": cures_record(report),
@@ -139,6 +142,7 @@ def _totals(report: Report) -> dict[str, Any]:
         "gpu_busy_share": report.gpu_busy_share,
         "flops_only_us": report.flops_only_us,
         "mfu": report.mfu,
+        "hbm_utilization": report.hbm_utilization,
         "ridge_point": report.pricing.gpu.ridge_point(main_math_dtype(report)),
         "bottleneck": verdict.bottleneck,
         "cuda_graph_us": verdict.graph_us,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optrace.diagnosis import Bound
-from optrace.rendering import units
+from optrace.rendering import findings, units
 from optrace.rendering.cures import blocker_lines, legend_rows
 from optrace.rendering.markup import cell, font, paragraph, table
 from optrace.rendering.palette import INK, PAINT, QUIET
@@ -15,6 +15,9 @@ from optrace.report import Report
 #: Points, of the bar and of the three columns of figures under it.
 _WIDTH = 600
 _COLUMN_WIDTHS = (100, 76, 424)
+
+#: Findings that the legend names.
+_FINDINGS = 6
 
 #: Letters a line of a paragraph, by point size: an average Helvetica letter is half as wide as high.
 _LETTERS = {12: 98, 10: 118, 9: 130}
@@ -39,11 +42,20 @@ def legend(report: Report, notes: tuple[str, ...]) -> str:
         _bar(report),
         table([*_keys(report), cell("", HEIGHT="6"), *_scoreboard(report)], CELLPADDING="1"),
         *(_text(line, 10, INK) for line in blocker_lines(report)),
+        _text("\n".join(_findings(report)), 10, INK),
         *(_text(note, 10, INK) for note in notes),
         *(_text(f"{units.UNKNOWN} {line}", 10, INK) for line in missing_figures(report)),
         _text("\n".join(provenance(report)), 9, QUIET),
     ]
     return f"<{table((cell(block) for block in blocks if block), CELLPADDING='4')}>"
+
+
+def _findings(report: Report) -> Iterator[str]:
+    """The findings that weigh most; none where there are none."""
+    found = [finding for finding in report.findings if finding.severity != "low"][:_FINDINGS]
+    if report.findings:
+        yield findings.headline(report.findings)
+    yield from (f"  {findings.one_line(finding)}" for finding in found)
 
 
 def _text(text: str, size: int, color: str) -> str:

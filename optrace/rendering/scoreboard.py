@@ -290,11 +290,12 @@ def _flops(report: Report) -> Row:
 
 
 def _flops_only(report: Report) -> Row:
-    mfu = report.mfu
+    mfu, hbm = report.mfu, report.hbm_utilization
     return Row(
         "FLOPs at peak",
         at_least(units.predicted_us(report.flops_only_us), report.totals["matmul_flops"].complete),
-        f"the estimate that knows only FLOPs; MFU {units.UNKNOWN if mfu is None else units.share(mfu)}",
+        f"the estimate that knows only FLOPs; MFU {units.UNKNOWN if mfu is None else units.share(mfu)}, "
+        f"HBM utilization {units.UNKNOWN if hbm is None else units.share(hbm)}",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from optrace.graph import OpNode, TensorMeta, Value
-from optrace.rendering import units
+from optrace.rendering import findings, units
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows, region_rows
 from optrace.rendering.details import plain_value, tensor_name
 from optrace.rendering.options import DrawOptions, Rendered
@@ -67,6 +67,9 @@ def _lines(report: Report) -> Iterator[str]:
         f"alive at the peak of {units.allocated(memory.peak)} allocated, {units.allocated(memory.reserved)} reserved"
     )
     yield from _table(list(_memory_rows(report)), "<>><<<<")
+    yield ""
+    yield findings.headline(report.findings)
+    yield from findings.paragraphs(report.findings)
     yield ""
     yield from (*info.notes, *missing_figures(report), *provenance(report))
     yield ""

@@ -13,6 +13,7 @@ from functools import partial
 from weakref import ref
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from optrace.graph import OpGraph, Storage
 from optrace.graph.opgraph import Layout
@@ -125,7 +126,8 @@ class Identities:
                 self._graph.set_storage(known.number, nbytes=nbytes)
             return address, known.number, known.device
         device, nbytes = self._device(tensor.device), storage.nbytes()
-        number = self._graph.add_storage(Storage(nbytes, device))
+        kind = "pinned" if device == "cpu" and _is_pinned(tensor) else ""
+        number = self._graph.add_storage(Storage(nbytes, device, kind))
         self._storages[address] = _Stored(
             ref(storage, partial(self._forget, address, number)), number, device, nbytes
         )
@@ -163,3 +165,11 @@ class Identities:
 
 def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether the host's memory may be copied from while the host goes on. The stand-in's tensors say so themselves;
+    a subclass would run code of its own to answer."""
+    if isinstance(tensor, FakeTensor):
+        return bool(getattr(tensor, "pinned", False))
+    return type(tensor) is torch.Tensor and tensor.is_pinned()

@@ -20,8 +20,9 @@ from typing import Any, Literal, TypeVar, overload
 
 import torch
 
-from optrace.graph import OpGraph, TraceInfo
+from optrace.graph import Frame, OpGraph, TraceInfo
 from optrace.tracing.calls import Watching, WatchingMode
+from optrace.tracing.clocks import heard
 from optrace.tracing.gaps import Gaps, time_gaps, watching_overhead_us
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
@@ -110,6 +111,7 @@ class Session:
         finally:
             self._recording = False
             self._tracer.enabled = True
+            self._tracer.set_precision(_float32_matmul())
             if self._stand_in is not None:
                 self._note_guesses(self._stand_in)
 
@@ -134,6 +136,11 @@ class Session:
     def describe(self, program: str, steps: int = 1) -> None:
         """Say in the graph what was run."""
         self._tracer.set_info(program=program, steps=steps)
+
+    def hear(self, kind: str, frame: Frame) -> None:
+        """The program read a clock or waited for the device."""
+        if self._recording and self._tracer.enabled:
+            self._tracer.mark("clock" if kind == "clock" else "synchronize", frame)
 
     def close(self) -> None:
         """The graph is finished."""
@@ -237,7 +244,16 @@ def open_session(
         )
         _active = Session(info, device, stand_in)
         stack.callback(_close)
+        stack.enter_context(heard(_active.hear))
         yield _active
+
+
+def _float32_matmul() -> str:
+    """torch's precision of float32 matrix products; empty where it was set in two ways that contradict each other."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return ""
 
 
 def stood_in_before() -> bool:

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from optrace.graph import OpGraph, TraceInfo
+from optrace.graph import Frame, Mark, OpGraph, TraceInfo
 from optrace.graph.opgraph import HOLE, READS, WRITES
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.facts import facts_of
@@ -81,6 +81,7 @@ class OpTracer:
         self._modules.restart_counts()
         if within_run:
             self._identities.register_live()
+            self.mark("step", None)
 
     def close(self) -> None:
         """Stop listening for storages that die: the graph is finished."""
@@ -107,6 +108,14 @@ class OpTracer:
         """Say what was run."""
         self._info = replace(self._info, program=program, steps=steps)
         self.graph.info = replace(self.graph.info, program=program, steps=steps)
+
+    def mark(self, kind: Literal["clock", "synchronize", "step"], frame: Frame | None) -> None:
+        """Keep what the program did between two calls."""
+        self.graph.marks.append(Mark(kind, len(self.graph), frame))
+
+    def set_precision(self, float32_matmul: str) -> None:
+        """Say in which precision float32 matrix products ran."""
+        self.graph.info = replace(self.graph.info, float32_matmul=float32_matmul)
 
     def mark_incomplete(self, reason: str) -> None:
         """Say why calls may be missing."""

@@ -20,7 +20,8 @@ class Hit:
     """One occurrence: its ``calls``, the one it is shown at first; why it costs, what to change.
 
     ``instead`` says what the calls would be after the change, as the queue sees them: a task a call that is left,
-    None for a call that is gone (calls that are not in it stay). None where no time is claimed.
+    None for a call that is gone (calls that are not in it stay). None where no time is claimed. ``line`` is where to look
+    where that is not the line of the first call.
     ``why`` and ``change`` are whole sentences, alike for all occurrences at one place.
     """
 
@@ -28,6 +29,7 @@ class Hit:
     why: str
     change: str
     instead: Mapping[int, Task | None] | None = None
+    line: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)

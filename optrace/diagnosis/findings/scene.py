@@ -5,12 +5,16 @@ Everything is computed when first asked for, in one pass over the calls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optrace.cost.device import device_time
+from optrace.cost.device import DeviceModel, device_time
 from optrace.cost.host import HostTime
+from optrace.cost.host_profile import HostClass
+from optrace.cost.l2 import Traffic
+from optrace.cost.rules import work_of
 from optrace.cost.work import Access, KernelKind, Work
 from optrace.diagnosis.compare import folded
 from optrace.diagnosis.run import Run
@@ -37,6 +41,8 @@ class Scene:
         self.spans = run.timeline.spans
         self.gpu = run.priced.pricing.gpu
         self.host = run.priced.pricing.host
+        self._target = run.priced.pricing.target(self.graph.info.torch)
+        self._model = DeviceModel(self.gpu, self._target)
         self._nodes: dict[int, OpNode] = {}
         self._lines: dict[int, Frame | None] = {}
         self._paths: dict[int, str] = {-1: ""}
@@ -86,6 +92,10 @@ class Scene:
         if row not in self._paths:
             self._paths[row] = folded(self.graph.module_calls[row].path)
         return self._paths[row]
+
+    def arguments(self, call: int) -> object:
+        """What a call was given beside its tensors; equal for equal arguments."""
+        return self.graph.template_of(call)
 
     def launches(self, call: int) -> int:
         return self.costs[call].launches or 0
@@ -154,6 +164,30 @@ class Scene:
                     writer[storage] = call
         self._users: list[Sequence[int]] = [tuple(found) for found in users]
 
+    def views_for(self, calls: Iterable[int]) -> set[int]:
+        """Views that were taken only to hand an operand to one of the calls."""
+        found: set[int] = set()
+        waiting = list(calls)
+        while waiting:
+            for tensor in self.graph.operands(waiting.pop()):
+                view = self._view_that_made.get(tensor)
+                if view is not None and view not in found and self._uses[tensor] == 1:
+                    found.add(view)
+                    waiting.append(view)
+        return found
+
+    @cached_property
+    def _view_that_made(self) -> Mapping[int, int]:
+        """Tensors that a view gave, by number."""
+        graph = self.graph
+        views = (call for call in range(len(self)) if graph.is_view(call))
+        return {tensor: call for call in views for tensor in graph.outputs(call)}
+
+    @cached_property
+    def _uses(self) -> Mapping[int, int]:
+        """How many operands each tensor is."""
+        return Counter(tensor for call in range(len(self)) for tensor in self.graph.operands(call))
+
     def source(self, call: int, operand: int = 0) -> int:
         """The call that made an operand, or -1."""
         sources = self.sources[call]
@@ -184,15 +218,37 @@ class Scene:
         host = replace(task.host, launch_us=launches * each)
         return replace(task, host=host, launches=launches, device_us=device_us)
 
-    def one_call(self, call: int, device_us: float, launches: int = 1) -> Task:
-        """Another op in a call's place: the host time of any op where this one stands."""
+    def one_call(
+        self,
+        call: int,
+        device_us: float,
+        launches: int = 1,
+        kind: HostClass = "elementwise",
+        tensors: int = 0,
+    ) -> Task:
+        """Another op in a call's place: what the host does for one of this class, with ``tensors`` in lists."""
         own = self.costs[call].host
-        host = HostTime(own.python_us, own.autograd_us, self.host.dispatch_us, launches * self.host.launch_us)
+        dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
+        host = HostTime(own.python_us, own.autograd_us, dispatch, launches * self.host.launch_us)
         return Task(host, launches, device_us, self.graph.stream(call))
 
     def streaming_us(self, nbytes: float) -> float:
         """Device time of one vectorized pointwise kernel that moves so many bytes."""
         return self.device_us(pointwise_work(int(nbytes)), int(nbytes))
+
+    def price(self, node: OpNode, crossing: float = 1.0) -> tuple[float, int]:
+        """Device time and launches of a call that was not made, with this part of its bytes through HBM."""
+        work = work_of(node, self._target)
+        read, written = (
+            int(crossing * sum(access.nbytes for access in side)) for side in (work.reads, work.writes)
+        )
+        time = self._model.time(node, work, Traffic(read, written))
+        return (0.0 if time is None else time.us), work.launches or 0
+
+    def crossing(self, call: int) -> float:
+        """The part of a call's bytes that crosses HBM."""
+        touched = self.costs[call].work.tensor_bytes
+        return min(1.0, (self.costs[call].hbm_bytes or 0) / touched) if touched else 0.0
 
     def device_us(self, work: Work, hbm_bytes: int) -> float:
         """Device time of other work that moves ``hbm_bytes`` through HBM."""

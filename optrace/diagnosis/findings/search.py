@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optrace.diagnosis.findings import rules as _rules  # noqa: F401 - fills the table
 from optrace.diagnosis.findings.finding import SEVERITIES, Finding, Hit, Severity
-from optrace.diagnosis.findings.scene import Place, Scene
+from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import KINDS, Kind
 from optrace.diagnosis.run import Run
 from optrace.timeline import Task, simulate
@@ -23,17 +23,18 @@ def find(run: Run) -> tuple[Finding, ...]:
     of the wall clock are replayed; the others claim nothing.
     """
     scene = Scene(run)
-    groups: list[tuple[Kind, Place, list[Hit]]] = []
+    groups: list[tuple[Kind, list[Hit]]] = []
     for kind in KINDS.values():
-        places: dict[Place, list[Hit]] = {}
+        places: dict[object, list[Hit]] = {}
         for hit in kind.rule(scene):
-            places.setdefault(scene.place(hit.calls[0]), []).append(hit)
-        groups += [(kind, place, hits) for place, hits in places.items()]
-    groups.sort(key=lambda group: -scene.wall_us(_calls(group[2])))
+            place = scene.place(hit.calls[0])
+            where = hit.line or place.line or place.module
+            places.setdefault((where, hit.change), []).append(hit)
+        groups += [(kind, hits) for hits in places.values()]
+    groups.sort(key=lambda group: -scene.wall_us(_calls(group[1])))
     replays = max(_REPLAYED_FINDINGS, _REPLAYED_CALLS // max(1, len(scene)))
     found = [
-        _finding(scene, kind, place, hits, replay=number < replays)
-        for number, (kind, place, hits) in enumerate(groups)
+        _finding(scene, kind, hits, replay=number < replays) for number, (kind, hits) in enumerate(groups)
     ]
     return tuple(sorted(found, key=lambda finding: (-_weight(finding), finding.leads)))
 
@@ -42,7 +43,7 @@ def _calls(hits: Sequence[Hit]) -> list[int]:
     return sorted({call for hit in hits for call in hit.calls})
 
 
-def _finding(scene: Scene, kind: Kind, place: Place, hits: Sequence[Hit], *, replay: bool) -> Finding:
+def _finding(scene: Scene, kind: Kind, hits: Sequence[Hit], *, replay: bool) -> Finding:
     calls = _calls(hits)
     instead: dict[int, Task | None] = {}
     for hit in hits:
@@ -53,8 +54,8 @@ def _finding(scene: Scene, kind: Kind, place: Place, hits: Sequence[Hit], *, rep
         kind=kind.name,
         title=kind.title,
         severity=_severity(saves if saves is not None else wall_us, scene.run.timeline.wall_us),
-        module=place.module,
-        source=place.line,
+        module=_shared_module([scene.module(hit.calls[0]) for hit in hits]),
+        source=hits[0].line or scene.place(hits[0].calls[0]).line,
         why=hits[0].why,
         change=hits[0].change,
         leads=tuple(hit.calls[0] for hit in hits),
@@ -62,6 +63,19 @@ def _finding(scene: Scene, kind: Kind, place: Place, hits: Sequence[Hit], *, rep
         wall_us=wall_us,
         saves_us=saves,
     )
+
+
+def _shared_module(paths: Sequence[str]) -> str:
+    """What the modules of all occurrences have in common: ``GPT.blocks.*`` and what differs below it as ``**``."""
+    distinct = [path.split(".") for path in dict.fromkeys(paths)]
+    if len(distinct) == 1:
+        return paths[0]
+    shared = []
+    for parts in zip(*distinct, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join((*shared, "**"))
 
 
 def _saved_us(scene: Scene, instead: dict[int, Task | None]) -> float:

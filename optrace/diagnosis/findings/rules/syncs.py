@@ -43,6 +43,8 @@ _WAITS: Mapping[str, tuple[str, str]] = {
         "use scatter_add into a tensor of known size",
     ),
 }
+#: Of these those that only bring values to the host.
+_READS = ("_local_scalar_dense", "_to_copy", "copy")
 _OTHER_WAIT = ("the host waits for its result", "move it out of the step")
 
 
@@ -64,7 +66,10 @@ def waits_for_the_device(scene: Scene) -> Iterator[Hit]:
             (call,),
             f"{reason}; the host stops issuing work until the GPU has caught up, and the GPU then idles.",
             f"{change}.",
-            {call: _without_wait(scene, call)},
+            # What is read is not read any more; an op whose size depends on data is still done.
+            {**dict.fromkeys(scene.views_for([call])), call: None}
+            if name in _READS
+            else {call: _without_wait(scene, call)},
         )
 
 
@@ -73,6 +78,8 @@ def copies_that_block(scene: Scene) -> Iterator[Hit]:
     """Copies from host to device without ``non_blocking``, or from memory that is not pinned."""
     for call in scene.calls_of("_to_copy", "copy"):
         if not _crosses_to_device(scene, call):
+            continue
+        if _fills_the_model(scene, call):
             continue
         source = _source(scene, call)
         waits = scene.costs[call].work.host_wait
@@ -109,6 +116,14 @@ def _crosses_to_device(scene: Scene, call: int) -> bool:
     node, source = scene.node(call), _source(scene, call)
     target = node.tensor("self") if scene.names[call] == "copy" else node.outputs[0]
     return source is not None and source.device == "cpu" and target.device not in ("cpu", "meta")
+
+
+def _fills_the_model(scene: Scene, call: int) -> bool:
+    """Parameters and buffers are brought to the device once."""
+    graph = scene.graph
+    written = graph.outputs(call) or graph.operands(call)[:1]
+    storages = [graph.tensor_storage(tensor) for tensor in written]
+    return any(graph.storages[s].kind in ("parameter", "buffer") for s in storages if s >= 0)
 
 
 def _is_pinned(scene: Scene, tensor: TensorMeta) -> bool:

@@ -1,0 +1,69 @@
+"""Casts that give back what was there, or do again what the step before did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from optrace.diagnosis.findings.finding import Hit
+from optrace.diagnosis.findings.scene import Scene
+from optrace.diagnosis.findings.table import kind
+from optrace.graph import TensorMeta
+
+
+@kind("redundant-cast", "a cast that is not needed")
+def casts_not_needed(scene: Scene) -> Iterator[Hit]:
+    """Casts there and back with nothing in between, and weights that are cast again and again."""
+    casts = [call for call in scene.calls_of("_to_copy") if _is_cast(scene, call)]
+    known = set(casts)
+    for call in casts:
+        earlier = scene.source(call)
+        if scene.graph.phase(call) == "backward":
+            continue  # autograd's own: they go when the forward pass's casts do
+        if earlier in known and _dtypes(scene, earlier)[0] == _dtypes(scene, call)[1]:
+            only = len(scene.users[earlier]) == 1
+            before, between = _dtypes(scene, earlier)
+            yield Hit(
+                (call, earlier) if only else (call,),
+                f"{before} is cast to {between} and back with nothing in between.",
+                "leave both casts out.",
+                {call: None, earlier: None} if only else {call: None},
+            )
+    yield from _weight_casts(scene, casts)
+
+
+def _weight_casts(scene: Scene, casts: list[int]) -> Iterator[Hit]:
+    """A weight that does not change is cast at each use; one that is trained, more than once a step."""
+    by_weight: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for call in casts:
+        storage = scene.storage_of(call)
+        if scene.source(call) == -1 and storage >= 0 and scene.graph.storages[storage].kind == "parameter":
+            by_weight[storage, _dtypes(scene, call)[1]].append(call)
+    for (_, dtype), calls in by_weight.items():
+        again = calls[scene.graph.info.steps :] if scene.trains else calls
+        for call in again:
+            before = _dtypes(scene, call)[0]
+            yield Hit(
+                (call,),
+                f"the same weight is cast from {before} to {dtype} again "
+                + ("within the step." if scene.trains else "each time it is used."),
+                "cast it once and keep that (autocast's cache does so within one context)."
+                if scene.trains
+                else f"keep the weights in {dtype} (model.to(torch.{dtype})).",
+                {call: None},
+            )
+
+
+def _is_cast(scene: Scene, call: int) -> bool:
+    before, after = _dtypes(scene, call)
+    return before != after and scene.launches(call) > 0
+
+
+def _dtypes(scene: Scene, call: int) -> tuple[str, str]:
+    given, made = _tensors(scene, call)
+    return given.dtype, made.dtype
+
+
+def _tensors(scene: Scene, call: int) -> tuple[TensorMeta, TensorMeta]:
+    graph = scene.graph
+    return graph.tensor(graph.operands(call)[0]), graph.tensor(graph.outputs(call)[0])

@@ -1,0 +1,76 @@
+"""How much of the GPU's arithmetic the run reaches, and what keeps it from more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optrace.cost.device import peak_flops
+from optrace.cost.work import MATRIX_KINDS
+from optrace.diagnosis.findings.finding import Hit
+from optrace.diagnosis.findings.scene import Scene
+from optrace.diagnosis.findings.table import kind
+
+#: Below this model FLOPs utilization a run is told why, unless it reaches this part of the memory bandwidth.
+_LOW_MFU = 0.3
+_GOOD_BANDWIDTH = 0.6
+#: Matrix products take at least this part of the wall clock at peak for the utilization to say anything.
+_LEAST_MFU = 0.001
+
+
+@kind("low-mfu", "little of the GPU's arithmetic is used")
+def low_utilization(scene: Scene) -> Iterator[Hit]:
+    """One finding a run, at the call that takes most of the cause."""
+    wall = scene.run.timeline.wall_us
+    if not wall or not len(scene):
+        return
+    ideal = sum(_at_peak_us(scene, call) for call in range(len(scene)))
+    mfu = ideal / wall
+    moved = sum(cost.hbm_bytes or 0 for cost in scene.costs)
+    bandwidth = moved / (scene.gpu.bandwidth_tb_s * 1e6) / wall
+    if not _LEAST_MFU < mfu < _LOW_MFU or bandwidth > _GOOD_BANDWIDTH:
+        return
+    causes = _causes(scene)
+    cause = max(causes, key=lambda name: sum(causes[name].values()))
+    calls = causes[cause]
+    ranked = sorted((call for call in calls if calls[call] > 0), key=lambda call: -calls[call])
+    lead = ranked[0]
+    share = sum(calls.values()) / wall
+    yield Hit(
+        tuple(ranked),
+        f"{mfu:.1%} of the peak arithmetic and {bandwidth:.0%} of the memory bandwidth are used: {share:.0%} of the wall clock "
+        f"is {_WHAT[cause]}, most of it in {scene.names[lead]}.",
+        _CHANGE[cause],
+    )
+
+
+_WHAT = {
+    "launch": "the GPU waiting for the host to launch",
+    "sync": "the GPU idle after the host has waited for it",
+    "bytes": "kernels that move bytes and multiply nothing",
+    "products": "matrix products that run below their peak",
+}
+_CHANGE = {
+    "launch": "a larger batch, fewer and larger ops, or a CUDA graph.",
+    "sync": "take the waits out of the step.",
+    "bytes": "fuse pointwise ops, norms and softmax (fused ops, torch.compile), or use lower precision.",
+    "products": "larger products (batch, fused projections), bfloat16 or TF32, dimensions that are multiples of 64.",
+}
+
+
+def _at_peak_us(scene: Scene, call: int) -> float:
+    work = scene.costs[call].work
+    peak = peak_flops(work, scene.gpu)
+    return work.matmul_flops / peak * 1e6 if work.matmul_flops and peak else 0.0
+
+
+def _causes(scene: Scene) -> dict[str, dict[int, float]]:
+    """The wall clock that is no arithmetic at peak, by cause and call, microseconds."""
+    causes: dict[str, dict[int, float]] = {name: {} for name in _WHAT}
+    for call, span in enumerate(scene.spans):
+        causes["launch"][call] = span.gap_us
+        causes["sync"][call] = span.wait_us
+        if scene.costs[call].work.kind in MATRIX_KINDS:
+            causes["products"][call] = max(0.0, span.exposed_us - _at_peak_us(scene, call))
+        else:
+            causes["bytes"][call] = span.exposed_us
+    return causes
