@@ -7,7 +7,7 @@ that text, legend and terminal share is data, in ``scoreboard``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from optrace.rendering.errors import RenderError
@@ -58,13 +58,16 @@ def render(
     max_nodes: int | None = None,
     layout_timeout_s: float = 30.0,
     show: Iterable[str] = (),
+    batches: Mapping[int, Report] | None = None,
 ) -> list[str]:
     """Write ``report`` to ``path`` in the format of its suffix; the file appears whole or not at all.
 
     Returns what the reader should be told, such as how far the picture was folded. The options are those
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
     """
-    options = DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show))
+    options = DrawOptions(
+        depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items())
+    )
     file = Path(path)
     format = check_path(file)
     try:

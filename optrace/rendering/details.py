@@ -20,7 +20,7 @@ def call_details(report: Report, call: int) -> list[str]:
     return [
         f"%{node.id} {node.op}",
         *_tensor_lines(report, node),
-        *_plain_arguments(node),
+        *plain_arguments(node),
         *_place_lines(node),
         f"phase {node.phase}, stream {node.stream}",
         *_cost_lines(report, costs_of(report, [call])),
@@ -91,7 +91,7 @@ def tensor_name(report: Report, tensor: TensorMeta) -> str:
     return report.graph.storages[tensor.storage].name if tensor.storage >= 0 else ""
 
 
-def _plain_arguments(node: OpNode) -> Iterator[str]:
+def plain_arguments(node: OpNode) -> Iterator[str]:
     """Arguments that are no tensors, by their schema names."""
     names = node.facts.arg_names
     positional = [

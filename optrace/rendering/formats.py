@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from optrace.rendering import dot, graph_json, layout, text
+from optrace.rendering import dot, graph_json, layout, page, text
 from optrace.rendering.errors import RenderError
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.report import Report
@@ -24,6 +24,7 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     ".dot": Format(dot.render),
+    ".html": Format(page.render),
     ".json": Format(graph_json.render),
     ".pdf": Format(layout.render_pdf, needs_layout=True),
     ".png": Format(layout.render_png, needs_layout=True),

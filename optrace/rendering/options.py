@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optrace.report import Report
+
 #: A picture past this many nodes is no longer read, so it folds by itself.
 READABLE_NODES = 400
 
@@ -26,6 +28,7 @@ class DrawOptions:
     max_nodes: int | None = None
     layout_timeout_s: float = 30.0
     show: frozenset[str] = frozenset()
+    batches: tuple[tuple[int, Report], ...] = ()
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 0:

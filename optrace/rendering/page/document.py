@@ -1,0 +1,77 @@
+"""A report as the page's data: one JSON header that speaks of columns of numbers.
+
+Sections that a report has nothing for are left out, and the page does not show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from optrace.cost.work import MATRIX_KINDS
+from optrace.diagnosis import BOUNDS
+from optrace.rendering.options import DrawOptions
+from optrace.rendering.page.alternatives import CALL_BUDGET, alternatives
+from optrace.rendering.page.columns import Packer
+from optrace.rendering.page.prices import KINDS, SOURCES, prices
+from optrace.rendering.page.structure import structure
+from optrace.rendering.palette import PAINT
+from optrace.rendering.scoreboard import missing_figures, provenance, scoreboard_rows, verdict_line
+from optrace.report import Report
+
+
+def document(report: Report, options: DrawOptions) -> tuple[bytes, tuple[str, ...]]:
+    """The packed data of a page, and what its maker should be told."""
+    pack = Packer()
+    batches = options.batches or ((None, report),)
+    notes: list[str] = []
+    runs = []
+    for batch, run in batches:
+        others = alternatives(run, CALL_BUDGET // len(batches))
+        notes += [note for note in others.notes if note not in notes]
+        runs.append(_run(batch, run, others.reports, pack))
+    info = report.graph.info
+    header = {
+        "format": "optrace.page",
+        "program": info.program,
+        "mode": info.mode,
+        "torch": info.torch,
+        "steps": info.steps,
+        "paint": {bound: asdict(PAINT[bound]) for bound in BOUNDS},
+        "bounds": BOUNDS,
+        "kinds": KINDS,
+        "costSources": SOURCES,
+        "runs": runs,
+        "notes": [*provenance(report), report.pricing.gpu.note, *info.notes, *notes],
+    }
+    return pack.pack(header), tuple(notes)
+
+
+def _run(
+    batch: int | None, report: Report, others: tuple[Report, ...], pack: Packer
+) -> Mapping[str, Any]:
+    """One recorded program with all its pricings, its own first."""
+    block = _block(report)
+    return {
+        "batch": batch,
+        "structure": structure(report, pack),
+        "pricings": [prices(priced, pack) for priced in (report, *others)],
+        "verdict": verdict_line(report),
+        "scoreboard": [asdict(row) for row in scoreboard_rows(report)],
+        "missing": missing_figures(report),
+        **({"block": block} if block else {}),
+    }
+
+
+def _block(report: Report) -> Mapping[str, Any] | None:
+    """One product and a chain of elementwise ops over tensors of one size, if that is all the program launches:
+    then the page can vary the size and the length of the chain, as the plain sum does on paper."""
+    launching = [call for call, cost in enumerate(report.costs) if cost.launches]
+    if len(launching) < 2:
+        return None
+    kinds = [report.costs[call].work.kind for call in launching]
+    sizes = {report.graph.tensor(report.graph.outputs(call)[0]).numel for call in launching if report.graph.outputs(call)}
+    if kinds[0] not in MATRIX_KINDS or set(kinds[1:]) != {"elementwise"} or len(sizes) != 1:
+        return None
+    return {"elements": sizes.pop(), "product": launching[0], "chain": launching[1:]}

@@ -1,0 +1,176 @@
+"""What was recorded, as columns: calls with their places and texts, dependences, storages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optrace.graph import Frame, OpGraph
+from optrace.graph.nouns import PHASES
+from optrace.rendering import units
+from optrace.rendering.details import plain_arguments
+from optrace.rendering.page.columns import Packer, Texts
+from optrace.rendering.places import PHASE_NAMES
+from optrace.report import Report
+
+#: Lists of tensors in a call's text, before it says how many more there are.
+_TENSORS = 6
+
+#: Source files past this size are not copied into the page: nobody wrote them by hand.
+_SOURCE_BYTES = 1 << 20
+
+#: Dependences by kind.
+_EDGE_KINDS = ("data", "order")
+
+
+def structure(report: Report, pack: Packer) -> dict[str, Any]:
+    """The record's part of the page's data."""
+    graph = report.graph
+    lines = _Lines()
+    return {
+        "calls": len(graph),
+        "ops": [{"name": facts.name, "label": facts.label} for facts in graph.ops],
+        "phases": [PHASE_NAMES[phase] for phase in PHASES],
+        **_calls(graph, pack, lines),
+        "lines": lines.rows,
+        "edges": _edges(graph, pack),
+        "storages": _storages(report, pack),
+        "sources": _sources({file for file, _, _ in lines.rows}),
+    }
+
+
+class _Lines:
+    """Distinct lines of the user's code."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int, str], int] = {}
+
+    def add(self, frame: Frame | None) -> int:
+        if frame is None:
+            return -1
+        return self._numbers.setdefault((frame.file, frame.line, frame.function), len(self._numbers))
+
+    @property
+    def rows(self) -> list[tuple[str, int, str]]:
+        return list(self._numbers)
+
+
+def _calls(graph: OpGraph, pack: Packer, lines: _Lines) -> dict[str, Any]:
+    """A row a call; modules by path, since a page opens a module and not one call of it."""
+    number_of = {facts.name: number for number, facts in enumerate(graph.ops)}
+    modules: dict[str, int] = {}
+    classes: list[str] = []
+    module_rows = []
+    for call in graph.module_calls.rows:
+        if call.path not in modules:
+            modules[call.path] = len(modules)
+            classes.append(call.cls)
+        module_rows.append(modules[call.path])
+    line_rows = [lines.add(source.line) for source in graph.sources.rows]
+    inputs, outputs, arguments = Texts(), Texts(), Texts()
+    texts = [_call_texts(graph, call) for call in range(len(graph))]
+    calls = range(len(graph))
+    return {
+        "modules": [{"path": path, "cls": cls} for path, cls in zip(modules, classes, strict=True)],
+        "op": pack.add("Uint32", (number_of[graph.facts(call).name] for call in calls)),
+        "phase": pack.add("Uint8", (PHASES.index(graph.phase(call)) for call in calls)),
+        "stream": pack.add("Uint16", (graph.stream(call) for call in calls)),
+        "module": pack.add(
+            "Int32", (module_rows[row] if (row := graph.module_of(call)) >= 0 else -1 for call in calls)
+        ),
+        "line": pack.add("Int32", (line_rows[graph.source_of(call)] for call in calls)),
+        "input": pack.add("Uint32", (inputs.add(text[0]) for text in texts)),
+        "output": pack.add("Uint32", (outputs.add(text[1]) for text in texts)),
+        "argument": pack.add("Uint32", (arguments.add(text[2]) for text in texts)),
+        "inputs": inputs.rows,
+        "outputs": outputs.rows,
+        "arguments": arguments.rows,
+    }
+
+
+def _call_texts(graph: OpGraph, call: int) -> tuple[str, str, str]:
+    """Shapes that go in, shapes that come out, plain arguments."""
+    return (
+        _tensors_text(graph, list(graph.operands(call))),
+        _tensors_text(graph, list(graph.outputs(call))),
+        next(plain_arguments(graph[call]), "").removeprefix("with "),
+    )
+
+
+def _tensors_text(graph: OpGraph, tensors: list[int]) -> str:
+    shown = [units.tensor(graph.tensor(tensor)) for tensor in tensors[:_TENSORS]]
+    if len(tensors) > _TENSORS:
+        shown.append(f"{len(tensors) - _TENSORS:,} more")
+    return ", ".join(shown)
+
+
+def _edges(graph: OpGraph, pack: Packer) -> dict[str, Any]:
+    edges = graph.edges
+    sizes: dict[int, int] = {}
+    for edge in edges:
+        if edge.tensor not in sizes:
+            sizes[edge.tensor] = graph.tensor(edge.tensor).nbytes
+    return {
+        "src": pack.add("Uint32", (edge.src for edge in edges)),
+        "dst": pack.add("Uint32", (edge.dst for edge in edges)),
+        "kind": pack.add("Uint8", (_EDGE_KINDS.index(edge.kind) for edge in edges)),
+        "bytes": pack.add("Float64", (sizes[edge.tensor] for edge in edges)),
+    }
+
+
+#: What live memory is told apart by, from the bottom of the stack up.
+MEMORY_CATEGORIES = (
+    "parameter",
+    "buffer",
+    "optimizer state",
+    "gradient",
+    "input",
+    "kept by forward",
+    "temporary",
+)
+
+
+def _storages(report: Report, pack: Packer) -> dict[str, Any]:
+    """Device storages: bytes, the call that made each (-1: it was there before), the last call that it outlived
+    (``calls``: it is there at the end), what kind of thing it is."""
+    graph, memory = report.graph, report.priced.memory
+    calls = len(graph)
+    made = {storage: call for call, storages in memory.created.items() for storage in storages}
+    freed = {storage: call for call in range(-1, calls) for storage in graph.freed_after(call)}
+    rows = sorted(memory.addresses)
+    categories = []
+    for storage in rows:
+        kind, born, died = graph.storages[storage].kind, made.get(storage, -1), freed.get(storage, calls)
+        if kind not in MEMORY_CATEGORIES:
+            kind = "input" if born < 0 else _own_category(graph, born, died)
+        categories.append(MEMORY_CATEGORIES.index(kind))
+    return {
+        "categories": MEMORY_CATEGORIES,
+        "bytes": pack.add("Float64", (graph.storages[storage].nbytes for storage in rows)),
+        "born": pack.add("Int32", (made.get(storage, -1) for storage in rows)),
+        "died": pack.add("Int32", (freed.get(storage, calls) for storage in rows)),
+        "category": pack.add("Uint8", categories),
+        "names": {row: graph.storages[storage].name for row, storage in enumerate(rows) if graph.storages[storage].name},
+    }  # fmt: skip
+
+
+def _own_category(graph: OpGraph, born: int, died: int) -> str:
+    """What the forward pass makes and a later phase still has is kept by it (activations, mostly)."""
+    later = died >= len(graph) or graph.phase(died) != "forward"
+    return "kept by forward" if graph.phase(born) == "forward" and later else "temporary"
+
+
+def _sources(files: set[str]) -> dict[str, str]:
+    """The text of the user's files, where they can still be read."""
+    texts = {}
+    for file in sorted(files):
+        path = Path(file)
+        # A record that somebody else made may name any file: only Python is copied.
+        if path.suffix != ".py":
+            continue
+        try:
+            if path.stat().st_size <= _SOURCE_BYTES:
+                texts[file] = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue
+    return texts

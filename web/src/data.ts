@@ -1,0 +1,179 @@
+// The page's data: a JSON header that speaks of typed columns, packed by optrace/rendering/page/columns.py.
+
+type ColumnType = "Uint8" | "Uint16" | "Uint32" | "Int32" | "Float32" | "Float64";
+type Column = [ColumnType, number, number];
+export type Numbers = Uint8Array | Uint16Array | Uint32Array | Int32Array | Float32Array | Float64Array;
+
+const ARRAYS = {
+  Uint8: Uint8Array,
+  Uint16: Uint16Array,
+  Uint32: Uint32Array,
+  Int32: Int32Array,
+  Float32: Float32Array,
+  Float64: Float64Array,
+};
+
+export interface Paint {
+  fill: string;
+  text: string;
+  border: string;
+  meaning: string;
+}
+
+export interface Structure {
+  calls: number;
+  ops: { name: string; label: string }[];
+  phases: string[];
+  modules: { path: string; cls: string }[];
+  lines: [string, number, string][];
+  inputs: string[];
+  outputs: string[];
+  arguments: string[];
+  op: Numbers;
+  phase: Numbers;
+  stream: Numbers;
+  module: Numbers;
+  line: Numbers;
+  input: Numbers;
+  output: Numbers;
+  argument: Numbers;
+  edges: { src: Numbers; dst: Numbers; kind: Numbers; bytes: Numbers };
+  storages: {
+    categories: string[];
+    bytes: Numbers;
+    born: Numbers;
+    died: Numbers;
+    category: Numbers;
+    names: Record<string, string>;
+  };
+  sources: Record<string, string>;
+}
+
+export interface Columns {
+  launches: Numbers;
+  memcpys: Numbers;
+  memsets: Numbers;
+  flags: Numbers;
+  kind: Numbers;
+  source: Numbers;
+  tensorBytes: Numbers;
+  hbmRead: Numbers;
+  hbmWritten: Numbers;
+  flops: Numbers;
+  matmulFlops: Numbers;
+  fixedUs: Numbers;
+  hbmUs: Numbers;
+  l2Us: Numbers;
+  mathUs: Numbers;
+  pythonUs: Numbers;
+  autogradUs: Numbers;
+  heldDispatchUs: Numbers;
+  dispatches: Numbers;
+  scratch: Numbers;
+  plainKernels: Numbers;
+  plainBytes: Numbers;
+}
+
+export interface Pricing {
+  gpu: string;
+  gpuName: string;
+  gpuMeasured: boolean;
+  l2Bytes: number;
+  bandwidthTbS: number;
+  l2BandwidthTbS: number;
+  mathDtype: string;
+  peaks: { name: string; flopS: number }[];
+  graphReplayUs: number;
+  graphLaunchUs: number;
+  memoryBytes: number;
+  hostName: string;
+  hostMeasured: boolean;
+  dispatchUs: number;
+  launchUs: number;
+  syncUs: number;
+  queueDepth: number;
+  peakBytes: number;
+  peakCall: number;
+  baseBytes: number;
+  reservedBytes: number;
+  columns: Columns;
+}
+
+export interface Block {
+  elements: number;
+  product: number;
+  chain: number[];
+}
+
+export interface Finding {
+  title: string;
+  detail: string;
+  savedUs: number | null;
+  calls: Numbers;
+}
+
+export interface Run {
+  batch: number | null;
+  structure: Structure;
+  pricings: Pricing[];
+  verdict: string;
+  scoreboard: { label: string; value: string; detail: string }[];
+  missing: string[];
+  block?: Block;
+  findings?: Finding[];
+}
+
+export interface Document {
+  program: string;
+  mode: string;
+  torch: string;
+  steps: number;
+  paint: Record<string, Paint>;
+  bounds: string[];
+  kinds: string[];
+  costSources: string[];
+  runs: Run[];
+  notes: string[];
+}
+
+export const UNPRICED = 1;
+export const HOST_WAIT = 2;
+export const UNKNOWN_FLOPS = 4;
+
+/** Decode the packed data of the page. */
+export async function load(base64: string): Promise<Document> {
+  const text = atob(base64.trim());
+  const packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const bytes = await new Response(stream).arrayBuffer();
+  const length = new DataView(bytes).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)));
+  return fill(header, bytes, 4 + length) as Document;
+}
+
+function isColumn(value: unknown): value is Column {
+  return Array.isArray(value) && value.length === 3 && typeof value[0] === "string" && value[0] in ARRAYS;
+}
+
+/** Put the columns where the header speaks of them. */
+function fill(value: unknown, bytes: ArrayBuffer, base: number): unknown {
+  if (isColumn(value)) {
+    const [kind, offset, count] = value;
+    return new ARRAYS[kind](bytes, base + offset, count);
+  }
+  if (Array.isArray(value)) {
+    return value.length && typeof value[0] === "object" ? value.map((item) => fill(item, bytes, base)) : value;
+  }
+  if (value && typeof value === "object") {
+    const filled: Record<string, unknown> = {};
+    for (const [name, item] of Object.entries(value)) {
+      // Program text: taken as it is, whatever it looks like.
+      filled[name] = TEXTS.has(name) ? item : fill(item, bytes, base);
+    }
+    return filled;
+  }
+  return value;
+}
+
+const TEXTS = new Set(["lines", "inputs", "outputs", "arguments", "sources", "names", "ops", "modules"]);
