@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from .errors import BadInput
+
 
 class Mode(StrEnum):
     """As ``optrace.tracing.MODES``."""
@@ -57,6 +59,10 @@ DtypeOption = Annotated[
 ]
 AutocastOption = Annotated[bool, _model("--autocast", help="run the forward pass under torch.autocast")]
 NoGradOption = Annotated[bool, _model("--no-grad", help="run the forward pass under torch.no_grad")]
+BatchesOption = Annotated[
+    str | None,
+    _model(metavar="N[,N...]", help="call get_inputs(batch=N); several: a page that switches between them"),
+]
 BatchOption = Annotated[int | None, _model(metavar="N", help="call get_inputs(batch=N)")]
 GpuOption = Annotated[
     str | None, _price(metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]")
@@ -95,3 +101,13 @@ class ProgramCommand(TyperCommand):
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def batch_sizes(text: str | None) -> tuple[int, ...]:
+    """The numbers of ``1,8,64``, each once, in this order. Raises ``BadInput`` for anything else."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadInput(f"--batch {text}: a whole number, or several with commas between (1,8,64)")
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from .dispatch import other_commands
-from .errors import bad_input
+from .errors import BadInput, bad_input
 from .options import (
     Assume,
     AssumeOption,
     AutocastOption,
     BandwidthOption,
-    BatchOption,
+    BatchesOption,
     Device,
     DeviceOption,
     DispatchOption,
@@ -33,6 +33,7 @@ from .options import (
     StepsOption,
     TrainOption,
     WarmupOption,
+    batch_sizes,
 )
 from .speaker import Speaker
 from .target import report_of
@@ -64,7 +65,7 @@ def trace(
     out: Annotated[
         list[Path] | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="write .svg .png .pdf .dot .txt or .json; repeatable"
+            "--out", "-o", metavar="FILE", help="write .html .svg .png .pdf .dot .txt or .json; repeatable"
         ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="top ops to print")] = 10,
@@ -93,7 +94,7 @@ def trace(
     dtype: DtypeOption = None,
     autocast: AutocastOption = False,
     no_grad: NoGradOption = False,
-    batch: BatchOption = None,
+    batch: BatchesOption = None,
     gpu: GpuOption = None,
     host: HostOption = None,
     dispatch_us: DispatchOption = None,
@@ -116,6 +117,11 @@ def trace(
             check_path(file)
     if verify:
         check_verify(target)
+    sizes = batch_sizes(batch)
+    if len(sizes) > 1 and not any(file.suffix.lower() == ".html" for file in files):
+        raise BadInput(
+            f"--batch {batch}: several sizes are for a page to switch between; add --out report.html"
+        )
     say = Speaker(quiet)
     place = {"mode": mode.value, "device": device.value, "assume": assume.value}
     options = {
@@ -126,7 +132,7 @@ def trace(
         "dtype": dtype,
         "autocast": autocast,
         "no_grad": no_grad,
-        "batch": batch,
+        "batch": sizes[0] if sizes else None,
     }
     prices = {
         "gpu": gpu,
@@ -139,9 +145,17 @@ def trace(
     if report is None:
         return code
     say.report(report, top, findings=findings)
+    batches = {sizes[0]: report} if sizes else {}
+    for size in sizes[1:]:
+        other, code = report_of(target, ctx, place, options | {"batch": size}, prices, say)
+        if other is None or code:
+            return code
+        batches[size] = other
     for file in files:
         with bad_input(RenderError):
-            notes = render(report, file, depth=depth, max_nodes=max_nodes, show=shown or ())
+            notes = render(
+                report, file, depth=depth, max_nodes=max_nodes, show=shown or (), batches=batches
+            )
         say.line(f"wrote {file}")
         for note in notes:
             say.line(f"  {note}")

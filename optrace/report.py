@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 
 from optrace.cost.device import peak_flops
 from optrace.cost.peak import Peak, peak_of
@@ -138,6 +139,10 @@ class Report:
     def mfu(self) -> float | None:
         """Model FLOPs utilization: the FLOPs-only time over the wall time."""
         return self.flops_only_us / self.timeline.wall_us if self.timeline.wall_us else None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. By name, since rendering knows reports and not the other way round."""
+        return str(import_module("optrace.rendering.page.notebook").report_html(self))
 
 
 _FIGURES: dict[str, Callable[[OpCost], float | None]] = {

@@ -78,7 +78,7 @@ def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
         for storage in memory.addresses
         if born.get(storage, -1) <= moment and freed.get(storage, len(graph)) >= moment
     ]
-    uses = _uses(graph, alive, born)
+    uses = uses_of(graph, alive, born)
     holdings = [
         Holding(storage, memory.block_bytes[storage], uses[storage], born.get(storage), freed.get(storage))
         for storage in alive
@@ -93,7 +93,7 @@ def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
     )
 
 
-def _uses(graph: OpGraph, storages: Iterable[int], born: dict[int, int]) -> dict[int, Use]:
+def uses_of(graph: OpGraph, storages: Iterable[int], born: dict[int, int]) -> dict[int, Use]:
     """What each storage is for: as the tracer named it, else by the phases that made it and read it.
 
     A gradient that is gone at the end of the run has no name: the backward pass made it and the optimizer read it.

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Generic, Literal, TypeVar
 
 import networkx as nx
@@ -373,6 +374,12 @@ class OpGraph:
         from optrace.graph.dependence import dependences
 
         return dependences(self)
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the graph drawn, priced for the GPU that it was recorded for. By name, since
+        rendering knows graphs and not the other way round."""
+        picture = import_module("optrace.rendering.page.notebook").graph_svg(self)
+        return None if picture is None else str(picture)
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """A node a call with its ``OpNode`` as ``op``; an edge a dependence with its ``tensor`` and ``kind``.

@@ -22,7 +22,8 @@ class DrawOptions:
     """``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes``
     allows). ``max_nodes``: past it a picture folds by itself (None: 400, or 2,000 where a depth is asked
     for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
-    ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse)."""
+    ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at
+    several batch sizes, the report itself first; a page can switch between them."""
 
     depth: int | None = None
     max_nodes: int | None = None

@@ -39,11 +39,12 @@ export interface Structure {
   argument: Numbers;
   edges: { src: Numbers; dst: Numbers; kind: Numbers; bytes: Numbers };
   storages: {
-    categories: string[];
+    /** What storages are for; the last is what libraries keep and calls allocate inside, which are none. */
+    uses: string[];
     bytes: Numbers;
     born: Numbers;
     died: Numbers;
-    category: Numbers;
+    use: Numbers;
     names: Record<string, string>;
   };
   sources: Record<string, string>;
@@ -95,6 +96,7 @@ export interface Pricing {
   peakBytes: number;
   peakCall: number;
   baseBytes: number;
+  libraryBytes: number;
   reservedBytes: number;
   columns: Columns;
 }

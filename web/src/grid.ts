@@ -167,7 +167,9 @@ export class Grid<Row> {
         return line;
       }),
     );
-    if (this.sorted.length) this.scroller.setAttribute("aria-activedescendant", `${this.id}r${this.active}`);
+    // Scrolled out of sight it is no element.
+    const inSight = shown.some((item) => item.index === this.active);
+    if (inSight) this.scroller.setAttribute("aria-activedescendant", `${this.id}r${this.active}`);
     else this.scroller.removeAttribute("aria-activedescendant");
   }
 

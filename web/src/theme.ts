@@ -81,13 +81,23 @@ export class Theme {
   }
 
   text(bound: number): string {
-    return this.plain(bound) ? this.look.quiet : this.paint[this.bounds[bound]].text;
+    return this.plain(bound) ? this.look.quiet : readableOn(this.paint[this.bounds[bound]].fill);
   }
 
   border(bound: number): string {
     if (this.plain(bound)) return this.look.line;
     return this.look.dark ? this.paint[this.bounds[bound]].fill : this.paint[this.bounds[bound]].border;
   }
+}
+
+/** Black or white, whichever has more contrast on a colour (#rrggbb), by WCAG's relative luminance. */
+function readableOn(fill: string): string {
+  const [r, g, b] = [1, 3, 5].map((at) => {
+    const part = Number.parseInt(fill.slice(at, at + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return (luminance + 0.05) ** 2 > 1.05 * 0.05 ? "#10151a" : "#ffffff";
 }
 
 /** Cividis: even in lightness, the same to colour-blind readers and in print. `part` is 0 to 1. */
@@ -103,5 +113,5 @@ export function ramp(part: number): { fill: string; text: string } {
   return { fill: `rgb(${mixed.join(",")})`, text: part > 0.5 ? "#10151a" : "#ffffff" };
 }
 
-/** Of memory categories, bottom to top: hues of Okabe and Ito, lightness in turn. */
-export const MEMORY_COLOURS = ["#1c5f88", "#8fbfe0", "#a63d0f", "#f0a878", "#6e6e6e", "#12966f", "#f7c65b"];
+/** Of memory by use, bottom to top: hues of Okabe and Ito, lightness in turn. */
+export const MEMORY_COLOURS = ["#1c5f88", "#8fbfe0", "#f0a878", "#a63d0f", "#6e6e6e", "#12966f", "#f7c65b", "#c8a2d8"];

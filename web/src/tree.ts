@@ -173,13 +173,21 @@ export class Tree {
     return runs.map(({ start, body, count }) => {
       if (body === 1) {
         const instances = rows.flatMap((row) => row.slice(start, start + count));
-        return new Item(instances, count, runName(base, start, count), item, this);
+        return this.through(new Item(instances, count, runName(base, start, count), item, this));
       }
       const instances = rows.flatMap((row) =>
         Array.from({ length: count }, (_, n) => this.group("loop", row.slice(start + n * body, start + (n + 1) * body))),
       );
       return new Item(instances, count, "repeated", item, this);
     });
+  }
+
+  /** A list of modules has no class and costs nothing itself: it is named in front of what it holds. */
+  private through(item: Item): Item {
+    if (item.kind !== "module" || item.first.cls || item.count > 1 || item.children.length !== 1) return item;
+    const [only] = item.children;
+    if (only.kind !== "module") return item;
+    return new Item(only.instances, only.count, `${item.name}.${only.name}`, item.parent, this);
   }
 
   /** About as many stretches as calls in each. */

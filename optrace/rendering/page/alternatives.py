@@ -34,9 +34,13 @@ def alternatives(report: Report, budget: int = CALL_BUDGET) -> Alternatives:
     wanted = [*_l2_sizes(report.pricing), *_other_gpus(report.pricing)]
     calls = max(1, len(report.graph))
     fitting = wanted[: budget // calls]
-    notes = ()
+    notes: tuple[str, ...] = ()
     if len(fitting) < len(wanted):
-        left_out = ", ".join(pricing.gpu.key for pricing in wanted[len(fitting) :])
+        names = (
+            "other L2 sizes" if pricing.gpu.key == report.pricing.gpu.key else pricing.gpu.key
+            for pricing in wanted[len(fitting) :]
+        )
+        left_out = ", ".join(dict.fromkeys(names))
         notes = (
             f"The page has no prices for {left_out}: pricing {calls:,} calls for each takes long. "
             "--gpu NAME makes a page for another GPU.",
@@ -57,8 +61,4 @@ def _l2_sizes(pricing: Pricing) -> list[Pricing]:
 
 
 def _other_gpus(pricing: Pricing) -> list[Pricing]:
-    return [
-        Pricing(gpu, pricing.host)
-        for key, gpu in gpu_profiles().items()
-        if key != pricing.gpu.key
-    ]
+    return [Pricing(gpu, pricing.host) for key, gpu in gpu_profiles().items() if key != pricing.gpu.key]

@@ -48,9 +48,7 @@ def document(report: Report, options: DrawOptions) -> tuple[bytes, tuple[str, ..
     return pack.pack(header), tuple(notes)
 
 
-def _run(
-    batch: int | None, report: Report, others: tuple[Report, ...], pack: Packer
-) -> Mapping[str, Any]:
+def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Packer) -> Mapping[str, Any]:
     """One recorded program with all its pricings, its own first."""
     block = _block(report)
     return {
@@ -71,7 +69,11 @@ def _block(report: Report) -> Mapping[str, Any] | None:
     if len(launching) < 2:
         return None
     kinds = [report.costs[call].work.kind for call in launching]
-    sizes = {report.graph.tensor(report.graph.outputs(call)[0]).numel for call in launching if report.graph.outputs(call)}
+    sizes = {
+        report.graph.tensor(report.graph.outputs(call)[0]).numel
+        for call in launching
+        if report.graph.outputs(call)
+    }
     if kinds[0] not in MATRIX_KINDS or set(kinds[1:]) != {"elementwise"} or len(sizes) != 1:
         return None
     return {"elements": sizes.pop(), "product": launching[0], "chain": launching[1:]}

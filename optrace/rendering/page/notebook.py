@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 from html import escape
 
+from optrace.cost.profiles import pricing
+from optrace.graph import OpGraph
 from optrace.rendering import layout
 from optrace.rendering.errors import RenderError
 from optrace.rendering.options import DrawOptions
 from optrace.rendering.page.html import render
 from optrace.rendering.scoreboard import verdict_line
 from optrace.report import Report
+from optrace.report import report as price
 
 #: A still picture is folded further than one that can be zoomed.
-_STILL_NODES = 60
-_STILL_TIMEOUT_S = 10.0
+_STILL = DrawOptions(max_nodes=60, layout_timeout_s=10.0)
 
 
 def report_html(report: Report) -> str:
@@ -34,19 +36,18 @@ def report_html(report: Report) -> str:
     )
 
 
-def report_svg(report: Report) -> str | None:
-    """The op graph as a picture; None where it cannot be laid out here."""
+def graph_svg(graph: OpGraph) -> str | None:
+    """The op graph as a picture; None where it cannot be laid out here, and nothing is drawn."""
+    priced = price(graph, pricing(graph.info.gpu) if graph.info.gpu else pricing())
     try:
-        options = DrawOptions(max_nodes=_STILL_NODES, layout_timeout_s=_STILL_TIMEOUT_S)
-        return layout.render_svg(report, options).data.decode()
+        return layout.render_svg(priced, _STILL).data.decode()
     except RenderError:
         return None
 
 
 def _still(report: Report) -> str:
     try:
-        options = DrawOptions(max_nodes=_STILL_NODES, layout_timeout_s=_STILL_TIMEOUT_S)
-        picture = layout.render_png(report, options).data
+        picture = layout.render_png(report, _STILL).data
     except RenderError:
         return ""
     return f'<img alt="op graph" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'

@@ -27,6 +27,7 @@ from optrace.report import Report
 #: A rate that costs nothing.
 _FREE = 1e30
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceTerms:
     """The parts of a call's device time, microseconds; ``fixed_us + max(hbm_us, l2_us, math_us)`` is the whole."""
@@ -98,6 +99,7 @@ def prices(report: Report, pack: Packer) -> dict[str, Any]:
         "peakBytes": report.priced.memory.peak,
         "peakCall": report.priced.memory.peak_call,
         "baseBytes": report.priced.memory.base,
+        "libraryBytes": report.priced.memory.library,
         "reservedBytes": report.priced.memory.reserved,
         "columns": _columns(report, pack),
     }
@@ -112,8 +114,14 @@ def _peaks(report: Report) -> list[dict[str, Any]]:
             peak = peak_flops(cost.work, gpu)
             if peak:
                 unit = "matrix" if cost.work.kind in MATRIX_KINDS else "vector"
-                tf32 = " (TF32)" if cost.work.kind == "convolution" and cost.work.math_dtype == "float32" else ""
-                name = "float64" if "64" in cost.work.math_dtype and "float" in cost.work.math_dtype else "float32"
+                tf32 = (
+                    " (TF32)" if cost.work.kind == "convolution" and cost.work.math_dtype == "float32" else ""
+                )
+                name = (
+                    "float64"
+                    if "64" in cost.work.math_dtype and "float" in cost.work.math_dtype
+                    else "float32"
+                )
                 dtype = cost.work.math_dtype if unit == "matrix" else name
                 found.setdefault(f"{dtype}{tf32} {unit}", peak)
     return [{"name": name, "flopS": peak} for name, peak in sorted(found.items(), key=lambda item: item[1])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from optrace.cost.peak import USES, uses_of
 from optrace.graph import Frame, OpGraph
 from optrace.graph.nouns import PHASES
 from optrace.rendering import units
@@ -118,46 +119,24 @@ def _edges(graph: OpGraph, pack: Packer) -> dict[str, Any]:
     }
 
 
-#: What live memory is told apart by, from the bottom of the stack up.
-MEMORY_CATEGORIES = (
-    "parameter",
-    "buffer",
-    "optimizer state",
-    "gradient",
-    "input",
-    "kept by forward",
-    "temporary",
-)
-
-
 def _storages(report: Report, pack: Packer) -> dict[str, Any]:
-    """Device storages: bytes, the call that made each (-1: it was there before), the last call that it outlived
-    (``calls``: it is there at the end), what kind of thing it is."""
+    """Device storages: bytes of their blocks, the call that made each (-1: it was there before), the last call that
+    it outlived (``calls``: it is there at the end), what it is for."""
     graph, memory = report.graph, report.priced.memory
     calls = len(graph)
     made = {storage: call for call, storages in memory.created.items() for storage in storages}
     freed = {storage: call for call in range(-1, calls) for storage in graph.freed_after(call)}
     rows = sorted(memory.addresses)
-    categories = []
-    for storage in rows:
-        kind, born, died = graph.storages[storage].kind, made.get(storage, -1), freed.get(storage, calls)
-        if kind not in MEMORY_CATEGORIES:
-            kind = "input" if born < 0 else _own_category(graph, born, died)
-        categories.append(MEMORY_CATEGORIES.index(kind))
+    uses = uses_of(graph, rows, made)
+    names = {row: graph.storages[storage].name for row, storage in enumerate(rows)}
     return {
-        "categories": MEMORY_CATEGORIES,
-        "bytes": pack.add("Float64", (graph.storages[storage].nbytes for storage in rows)),
+        "uses": USES,
+        "bytes": pack.add("Float64", (memory.block_bytes[storage] for storage in rows)),
         "born": pack.add("Int32", (made.get(storage, -1) for storage in rows)),
         "died": pack.add("Int32", (freed.get(storage, calls) for storage in rows)),
-        "category": pack.add("Uint8", categories),
-        "names": {row: graph.storages[storage].name for row, storage in enumerate(rows) if graph.storages[storage].name},
-    }  # fmt: skip
-
-
-def _own_category(graph: OpGraph, born: int, died: int) -> str:
-    """What the forward pass makes and a later phase still has is kept by it (activations, mostly)."""
-    later = died >= len(graph) or graph.phase(died) != "forward"
-    return "kept by forward" if graph.phase(born) == "forward" and later else "temporary"
+        "use": pack.add("Uint8", (USES.index(uses[storage]) for storage in rows)),
+        "names": {row: name for row, name in names.items() if name},
+    }
 
 
 def _sources(files: set[str]) -> dict[str, str]:

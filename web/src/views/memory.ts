@@ -1,4 +1,4 @@
-// Live bytes over the calls, stacked by category, the peak marked, and what is alive there.
+// Live bytes over the calls, stacked by use, the peak marked, and what is alive there.
 
 import { scaleLinear } from "d3-scale";
 import { select } from "d3-selection";
@@ -15,7 +15,7 @@ import { callTitle } from "../words";
 interface Alive {
   row: number;
   bytes: number;
-  category: number;
+  use: number;
   maker: number;
 }
 
@@ -25,7 +25,7 @@ export class MemoryView extends CanvasView {
   private transform: ZoomTransform = zoomIdentity;
   private readonly zoom: ZoomBehavior<HTMLCanvasElement, unknown>;
   private run: unknown = null;
-  /** Live bytes during each call, from the bottom of the stack up: one array a category, cumulative. */
+  /** Live bytes during each call, from the bottom of the stack up: one array a use, cumulative. */
   private stack: Float64Array[] = [];
   private highest = 0;
   private at = -1;
@@ -56,8 +56,8 @@ export class MemoryView extends CanvasView {
     this.grid = new Grid<Alive>({
       label: "What is alive",
       columns: [
-        { title: "what", width: "minmax(120px, 1fr)", text: (one) => this.nameOf(one), colour: (one) => MEMORY_COLOURS[one.category % MEMORY_COLOURS.length] },
-        { title: "kind", width: "110px", text: (one) => this.categories[one.category] },
+        { title: "what", width: "minmax(120px, 1fr)", text: (one) => this.nameOf(one), colour: (one) => MEMORY_COLOURS[one.use % MEMORY_COLOURS.length] },
+        { title: "use", width: "110px", text: (one) => this.uses[one.use] },
         { title: "size", width: "84px", numeric: true, text: (one) => units.allocated(one.bytes), value: (one) => one.bytes },
       ],
       sort: { column: 2, down: true },
@@ -76,8 +76,8 @@ export class MemoryView extends CanvasView {
     this.build();
   }
 
-  private get categories(): string[] {
-    return this.store.run.structure.storages.categories;
+  private get uses(): string[] {
+    return this.store.run.structure.storages.uses;
   }
 
   private nameOf({ row, maker }: Alive): string {
@@ -89,15 +89,18 @@ export class MemoryView extends CanvasView {
     const { run } = this.store;
     this.run = run;
     const { calls, storages } = run.structure;
-    const { bytes, born, died, category, categories } = storages;
+    const { bytes, born, died, use, uses } = storages;
     // Place n of a level is what is live during call n - 1; place 0, before the first.
-    const levels = categories.map(() => new Float64Array(calls + 3));
+    const levels = uses.map(() => new Float64Array(calls + 3));
     for (let row = 0; row < bytes.length; row++) {
-      levels[category[row]][born[row] + 1] += bytes[row];
-      levels[category[row]][Math.min(calls, died[row]) + 2] -= bytes[row];
+      levels[use[row]][born[row] + 1] += bytes[row];
+      levels[use[row]][Math.min(calls, died[row]) + 2] -= bytes[row];
     }
-    const used = categories.map(() => false);
+    const used = uses.map(() => false);
+    const { libraryBytes, columns } = this.store.pricing;
     for (const level of levels) for (let n = 1; n < level.length; n++) level[n] += level[n - 1];
+    const workspace = levels[levels.length - 1];
+    for (let n = 0; n < workspace.length; n++) workspace[n] += libraryBytes + (n && n <= calls ? columns.scratch[n - 1] : 0);
     for (let n = 0; n < levels.length; n++) {
       used[n] = levels[n].some((value) => value > 0);
       if (n) for (let at = 0; at < levels[n].length; at++) levels[n][at] += levels[n - 1][at];
@@ -105,7 +108,7 @@ export class MemoryView extends CanvasView {
     this.stack = levels;
     this.highest = Math.max(1, ...[levels.at(-1)!.reduce((most, value) => Math.max(most, value), 0)]);
     this.legend.replaceChildren(
-      ...categories.flatMap((name, n) => {
+      ...uses.flatMap((name, n) => {
         if (!used[n]) return [];
         const dot = el("span", { class: "swatch" });
         dot.style.background = MEMORY_COLOURS[n % MEMORY_COLOURS.length];
@@ -117,10 +120,10 @@ export class MemoryView extends CanvasView {
   }
 
   private list(): void {
-    const { bytes, born, died, category } = this.store.run.structure.storages;
+    const { bytes, born, died, use } = this.store.run.structure.storages;
     const alive: Alive[] = [];
     for (let row = 0; row < bytes.length; row++) {
-      if (born[row] <= this.at && died[row] >= this.at) alive.push({ row, bytes: bytes[row], category: category[row], maker: born[row] });
+      if (born[row] <= this.at && died[row] >= this.at) alive.push({ row, bytes: bytes[row], use: use[row], maker: born[row] });
     }
     const where = this.at < 0 ? "before the first call" : `in ${callTitle(this.store.run, this.at)}`;
     const peak = this.at === this.store.pricing.peakCall ? "at the peak, " : "";
@@ -243,7 +246,7 @@ export class MemoryView extends CanvasView {
     const call = Math.round(this.scale.invert(event.offsetX));
     const { structure } = this.store.run;
     if (event.buttons || call < -1 || call >= structure.calls) return hideTip();
-    const lines = this.categories.flatMap((name, n) => {
+    const lines = this.uses.flatMap((name, n) => {
       const bytes = this.stack[n][call + 1] - (n ? this.stack[n - 1][call + 1] : 0);
       return bytes > 0 ? [`${name} ${units.allocated(bytes * this.store.knobs.size)}`] : [];
     });

@@ -51,7 +51,13 @@ export class SourceView {
       if (this.run !== store.run) this.build();
       if (place.clientHeight) this.refresh();
     });
-    new ResizeObserver(() => place.clientHeight && this.refresh()).observe(place);
+    let seen = false;
+    new ResizeObserver(() => {
+      if (!place.clientHeight) return;
+      this.refresh();
+      if (!seen) this.revealFirst();
+      seen = true;
+    }).observe(place);
     theme.listen(() => this.grid.paint());
     this.build();
   }
@@ -91,7 +97,12 @@ export class SourceView {
     }));
     this.shownOf = "";
     this.refresh();
-    this.grid.reveal((line) => line.calls.length > 0);
+    this.revealFirst();
+  }
+
+  /** The first line that costs something. */
+  private revealFirst(): void {
+    if (!this.store.selection) this.grid.reveal((line) => line.calls.length > 0);
   }
 
   private refresh(): void {
