@@ -153,9 +153,7 @@ def trace(
         batches[size] = other
     for file in files:
         with bad_input(RenderError):
-            notes = render(
-                report, file, depth=depth, max_nodes=max_nodes, show=shown or (), batches=batches
-            )
+            notes = render(report, file, depth=depth, max_nodes=max_nodes, show=shown or (), batches=batches)
         say.line(f"wrote {file}")
         for note in notes:
             say.line(f"  {note}")

@@ -65,9 +65,7 @@ def render(
     Returns what the reader should be told, such as how far the picture was folded. The options are those
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
     """
-    options = DrawOptions(
-        depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items())
-    )
+    options = DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items()))
     file = Path(path)
     format = check_path(file)
     try:

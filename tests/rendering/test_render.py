@@ -19,7 +19,7 @@ def test_each_format_is_written_by_suffix(suffix: str, toy: HandGraph, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-ALL = r"\(one of \.dot, \.json, \.pdf, \.png, \.svg, \.txt\)"
+ALL = r"\(one of \.dot, \.html, \.json, \.pdf, \.png, \.svg, \.txt\)"
 
 
 @pytest.mark.parametrize(
