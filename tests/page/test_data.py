@@ -18,7 +18,8 @@ from optrace.rendering.options import DrawOptions
 from optrace.rendering.page.alternatives import alternatives
 from optrace.rendering.page.columns import Packer
 from optrace.rendering.page.document import document
-from optrace.rendering.page.prices import device_terms
+from optrace.rendering.page.prices import device_terms, fused_terms
+from optrace.rendering.page.terms import knots_of
 from tests.page.programs import hostile, many
 
 ROOT = Path(__file__).parents[2]
@@ -57,14 +58,25 @@ def test_a_number_that_does_not_fit_is_an_error() -> None:
 def test_parts_of_device_time_make_up_the_whole(page_of: Any, transformer: Path, toy: Path) -> None:
     for graph in (transformer, toy):
         report, _ = page_of(graph)
-        for cost in report.costs:
-            term = device_terms(cost, report.pricing.gpu)
-            whole = term.fixed_us + max(term.hbm_us, term.l2_us, term.math_us)
-            assert whole == pytest.approx(cost.device_us, rel=1e-9)
-            assert cost.device is not None
-            if cost.launches:
-                memory = max(term.hbm_us, term.l2_us)
-                assert ("compute" if term.math_us > memory else "memory") == cost.device.roof
+        for term, cost in zip(device_terms(report), report.costs, strict=True):
+            assert term.us == pytest.approx(cost.device_us, rel=1e-9)
+        cures = report.cures
+        for term, cost in zip(fused_terms(report, cures), cures.fused.costs, strict=True):
+            assert term.us == pytest.approx(cost.device_us, rel=1e-9)
+
+
+def test_knots_follow_a_time_that_bends_both_ways() -> None:
+    """The least of two lines bends down, the larger of two up; every place between knots is met within 1e-4."""
+
+    def time(x: float) -> float:
+        return min(3 + 2 * x, max(1 + 5 * x, 4 + x))
+
+    knots = knots_of(time, (0.01, 1.0, 1000.0))
+    assert [x for x, _ in knots] == sorted(x for x, _ in knots)
+    for x in np.geomspace(0.01, 1000.0, 500).tolist():
+        assert np.interp(x, *zip(*knots, strict=True)) == pytest.approx(time(x), rel=1e-4)
+    # Straight stretches take no knots: three bends and the places that were asked for.
+    assert len(knots) < 60
 
 
 def test_counts_in_the_data_are_the_reports(page_of: Any, transformer: Path) -> None:

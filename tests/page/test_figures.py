@@ -111,13 +111,24 @@ def test_another_gpu_and_another_l2_were_priced_by_python(toy: Path, page_of: An
     compare(opened, changed(report, gpu={"l2_bytes": l2_bytes}))
 
 
-def test_a_cuda_graph_takes_what_the_verdict_says(transformer: Path, page_of: Any, open_page: Any) -> None:
-    report, file = page_of(transformer)
+@pytest.mark.parametrize("program", ["toy", "transformer"])
+def test_schedules_are_the_rows_of_the_cures(
+    program: str, request: pytest.FixtureRequest, page_of: Any, open_page: Any
+) -> None:
+    """A CUDA graph, fusion and both, as Python prices them; at other rates too."""
+    report, file = page_of(request.getfixturevalue(program))
     opened = open_page(file)
-    opened.choose("schedule", "graph")
-    assert opened.value("out-wall") == pytest.approx(report.verdict.graph_us, rel=CLOSE)
-    busy = report.verdict.memory_us + report.verdict.compute_us
-    assert opened.value("out-memory") + opened.value("out-compute") == pytest.approx(busy, rel=CLOSE)
+    opened.slide("dispatch", 11.5)
+    opened.slide("bandwidth", 300)
+    bandwidth = opened.value("out-bandwidth")
+    other = changed(report, host={"dispatch_us": 11.5}, gpu={"bandwidth_tb_s": bandwidth})
+    for schedule, row in zip(("eager", "graph", "fused", "both"), other.cures.rows, strict=True):
+        opened.choose("schedule", schedule)
+        assert opened.value("out-wall") == pytest.approx(row.wall_us, rel=CLOSE), schedule
+        assert opened.value("tile-launches") == row.launches, schedule
+        assert opened.value("tile-hbm") == pytest.approx(row.hbm_bytes), schedule
+        assert opened.value("tile-peak") == row.peak_bytes, schedule
+        assert opened.page.get_attribute("#out-bottleneck", "data-value") == row.bottleneck, schedule
 
 
 def test_the_toy_block_is_the_lessons_widget(toy: Path, page_of: Any, open_page: Any) -> None:

@@ -52,8 +52,6 @@ export interface Structure {
 
 export interface Columns {
   launches: Numbers;
-  memcpys: Numbers;
-  memsets: Numbers;
   flags: Numbers;
   kind: Numbers;
   source: Numbers;
@@ -61,18 +59,38 @@ export interface Columns {
   hbmRead: Numbers;
   hbmWritten: Numbers;
   flops: Numbers;
-  matmulFlops: Numbers;
   fixedUs: Numbers;
+  workUs: Numbers;
   hbmUs: Numbers;
   l2Us: Numbers;
-  mathUs: Numbers;
+  /** A row a launch that takes the longer of arithmetic and bytes: those of call n end at `overlapEnd[n]`. */
+  overlapEnd: Numbers;
+  overlapFixedUs: Numbers;
+  overlapHbmUs: Numbers;
+  overlapL2Us: Numbers;
+  overlapProduct: Numbers;
+  overlapComputing: Numbers;
+  /** Arithmetic is straight between knots: microseconds at peaks so many times slower. */
+  knotEnd: Numbers;
+  knotSlower: Numbers;
+  knotUs: Numbers;
   pythonUs: Numbers;
   autogradUs: Numbers;
   heldDispatchUs: Numbers;
   dispatches: Numbers;
   scratch: Numbers;
+  /** Only of eager calls. */
   plainKernels: Numbers;
   plainBytes: Numbers;
+}
+
+/** The compiled program, a step of it as a call; step n stands for the members up to `memberEnd[n]`. */
+export interface Fused {
+  peakBytes: number;
+  stream: Numbers;
+  memberEnd: Numbers;
+  member: Numbers;
+  columns: Columns;
 }
 
 export interface Pricing {
@@ -99,6 +117,7 @@ export interface Pricing {
   libraryBytes: number;
   reservedBytes: number;
   columns: Columns;
+  fused?: Fused;
 }
 
 export interface Block {

@@ -136,10 +136,10 @@ function scoreboard(store: Store): void {
     ["wall", "wall clock", (r) => r.wallUs, (v, r) => units.predicted(v) + (r.unpriced ? " + ?" : "")],
     ["b2b", "back to back", (r) => r.b2bUs, (v) => units.predicted(v)],
     ["busy", "GPU busy", (r) => (r.wallUs ? (r.causes.memory + r.causes.compute) / r.wallUs : 0), (v) => `~${units.share(v)}`],
-    ["launches", "launches", (r) => r.launches, (v, r) => units.count(v) + (r.unpriced ? " + ?" : "")],
+    ["launches", "launches", (r) => r.launchesTotal, (v, r) => units.count(v) + (r.unpriced ? " + ?" : "")],
     ["hbm", "HBM traffic", (r) => r.hbmBytes, (v, r) => units.moved(v) + (r.unpriced ? " + ?" : "")],
-    ["flops", "arithmetic", (r) => r.flops, (v) => units.flop(v)],
-    ["peak", "peak memory", (r) => r.pricing.peakBytes * r.knobs.size, (v) => units.allocated(v)],
+    ["flops", "arithmetic", (r) => r.flopsTotal, (v) => units.flop(v)],
+    ["peak", "peak memory", (r) => r.peakBytes, (v) => units.allocated(v)],
     ["host", "host time", (r) => r.hostUsTotal, (v) => units.predicted(v)],
   ];
   const shown = tiles.map(([id, title]) => {

@@ -91,7 +91,11 @@ export class Profiler {
     this.choice(
       "schedule",
       "schedule",
-      [["eager", "eager"], ["graph", "CUDA graph"]],
+      [
+        ["eager", "eager"],
+        ["graph", "CUDA graph"],
+        ...(base.fused ? ([["fused", "fused"], ["both", "fused, CUDA graph"]] as [string, string][]) : []),
+      ],
       () => store.knobs.schedule,
       (key) => store.turn({ schedule: key as Schedule }),
     );
@@ -204,11 +208,14 @@ export class Profiler {
   private show(): void {
     const { store, theme } = this;
     const { result, traced, knobs } = store;
+    for (const option of this.controls.querySelectorAll<HTMLOptionElement>("#knob-schedule option")) {
+      option.disabled = !store.pricing.fused && (option.value === "fused" || option.value === "both");
+    }
     for (const slider of this.sliders) slider.show();
     for (const show of this.selects) show();
     const region = this.stretch();
     const repeats = this.sliders.at(-1)!;
-    repeats.input.disabled = !region || (knobs.chain !== null && knobs.chain !== store.run.block?.chain.length);
+    repeats.input.disabled = !region || result.fused || (knobs.chain !== null && knobs.chain !== store.run.block?.chain.length);
     repeats.output.textContent = region ? `${region.label} \u00d7 ${knobs.repeats}` : store.selection ? "not one stretch of calls" : "select a stretch of calls";
     repeats.output.title = repeats.output.textContent;
     this.small.checked = knobs.size < 0.01;

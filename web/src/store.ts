@@ -49,6 +49,9 @@ export class Store {
   choosePricing(pricing: Pricing): void {
     const fresh = knobsOf(this.run, pricing);
     this.pricing = pricing;
+    if (!pricing.fused && (this.knobs.schedule === "fused" || this.knobs.schedule === "both")) {
+      this.knobs.schedule = this.knobs.schedule === "both" ? "graph" : "eager";
+    }
     this.turn({ bandwidthTbS: fresh.bandwidthTbS, peakFlopS: fresh.peakFlopS });
   }
 

@@ -15,7 +15,7 @@ from optrace.report import Report
 from optrace.report import report as price
 
 #: Calls that are priced for alternatives: a few seconds.
-CALL_BUDGET = 30_000
+CALL_BUDGET = 20_000
 
 #: L2 sizes to choose from, times the GPU's own.
 L2_FACTORS = (0.25, 0.5, 2.0, 4.0)

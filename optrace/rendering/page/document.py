@@ -54,7 +54,10 @@ def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Pa
     return {
         "batch": batch,
         "structure": structure(report, pack),
-        "pricings": [prices(priced, pack) for priced in (report, *others)],
+        "pricings": [
+            prices(report, pack, fused=True),
+            *(prices(other, pack, fused=False) for other in others),
+        ],
         "verdict": verdict_line(report),
         "scoreboard": [asdict(row) for row in scoreboard_rows(report)],
         "missing": missing_figures(report),

@@ -1,81 +1,60 @@
 """What pricing says of each call, split so that the page can slide the rates it was priced with.
 
-A call's device time is ``fixed + max(HBM, L2, math)``: HBM time goes with one over the bandwidth, math time with
-one over the peak. Its host time is ``held + dispatches x dispatch_us`` before the first launch, then
-``launches x launch_us``. Each part is asked of the cost model itself, at rates without limit or without cost,
-so that the model stands in one place; ``tests/page`` holds that the parts make up the whole.
+Device time is taken apart in ``terms``. Host time is ``held + dispatches x dispatch_us`` before the first launch, then
+``launches x launch_us``. The compiled program, where there is one, is told the same way, a step of it as a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import msgspec
 
-from optrace.cost.device import device_time, peak_flops
+from optrace.cost.device import peak_flops
 from optrace.cost.host import host_time
 from optrace.cost.pricing import OpCost, PricedGraph
-from optrace.cost.profiles import GpuProfile
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind
-from optrace.diagnosis import lesson
-from optrace.rendering.page.columns import Packer
+from optrace.diagnosis import Cures, lesson
+from optrace.rendering.page.columns import ColumnType, Packer
+from optrace.rendering.page.terms import DeviceTerms, Knot, TermsModel
 from optrace.rendering.scoreboard import main_math_dtype
 from optrace.report import Report
 
-#: A rate that costs nothing.
-_FREE = 1e30
+SOURCES: tuple[CostSource, ...] = get_args(CostSource)
+KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
+
+#: Bits of a call's flags.
+UNPRICED, HOST_WAIT, UNKNOWN_FLOPS = 1, 2, 4
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTerms:
-    """The parts of a call's device time, microseconds; ``fixed_us + max(hbm_us, l2_us, math_us)`` is the whole."""
-
-    fixed_us: float = 0.0
-    hbm_us: float = 0.0
-    l2_us: float = 0.0
-    math_us: float = 0.0
-
-
-def device_terms(cost: OpCost, gpu: GpuProfile) -> DeviceTerms:
-    """Device time by what it goes with; nothing where it is not known or nothing is launched."""
-    return _Rates(gpu).terms(cost)
+def device_terms(report: Report) -> list[DeviceTerms]:
+    """The device time of each call, taken apart."""
+    model = _model(report.priced)
+    return [
+        model.of_call(node, cost.work, cost.traffic)
+        for node, cost in zip(report.graph, report.costs, strict=True)
+    ]
 
 
-class _Rates:
-    """A GPU with all rates but one without limit."""
-
-    def __init__(self, gpu: GpuProfile) -> None:
-        free_math = dict.fromkeys(gpu.peak_tflops, _FREE)
-        free = msgspec.structs.replace(
-            gpu, bandwidth_tb_s=_FREE, l2_bandwidth_tb_s=_FREE, peak_tflops=free_math
-        )
-        self._fixed = free
-        self._hbm = msgspec.structs.replace(free, bandwidth_tb_s=gpu.bandwidth_tb_s)
-        self._l2 = msgspec.structs.replace(free, l2_bandwidth_tb_s=gpu.l2_bandwidth_tb_s)
-        self._math = msgspec.structs.replace(free, peak_tflops=gpu.peak_tflops)
-
-    def terms(self, cost: OpCost) -> DeviceTerms:
-        if cost.device is None or not cost.launches:
-            return DeviceTerms()
-        fixed = self._us(cost, self._fixed)
-        return DeviceTerms(
-            fixed,
-            self._us(cost, self._hbm) - fixed,
-            self._us(cost, self._l2) - fixed,
-            self._us(cost, self._math) - fixed,
-        )
-
-    @staticmethod
-    def _us(cost: OpCost, gpu: GpuProfile) -> float:
-        time = device_time(cost.work, cost.hbm_bytes or 0, gpu)
-        assert time is not None
-        return time.us
+def fused_terms(report: Report, cures: Cures) -> list[DeviceTerms]:
+    """The device time of each step of the compiled program, taken apart."""
+    model = _model(report.priced)
+    return [
+        model.of_work(cost.work, cost.traffic.read + cost.traffic.written)
+        if step.region or len(step.calls) != 1
+        else model.of_call(report.graph[step.calls[0]], cost.work, cost.traffic)
+        for step, cost in zip(cures.fusion.steps, cures.fused.costs, strict=True)
+    ]
 
 
-def prices(report: Report, pack: Packer) -> dict[str, Any]:
-    """One pricing of a graph: the profile's rates, and columns of what each call costs."""
+def _model(priced: PricedGraph) -> TermsModel:
+    return TermsModel(priced.pricing.gpu, priced.pricing.target(priced.graph.info.torch))
+
+
+def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
+    """One pricing of a graph: the profile's rates, and columns of what each call costs. ``fused``: and of what each
+    step of the compiled program would."""
     gpu, host = report.pricing.gpu, report.pricing.host
     main_dtype = main_math_dtype(report)
     return {
@@ -102,6 +81,7 @@ def prices(report: Report, pack: Packer) -> dict[str, Any]:
         "libraryBytes": report.priced.memory.library,
         "reservedBytes": report.priced.memory.reserved,
         "columns": _columns(report, pack),
+        **({"fused": _fused(report, pack)} if fused and len(report.graph) else {}),
     }
 
 
@@ -128,19 +108,48 @@ def _peaks(report: Report) -> list[dict[str, Any]]:
 
 
 def _columns(report: Report, pack: Packer) -> dict[str, Any]:
-    costs = report.costs
-    rates = _Rates(report.pricing.gpu)
-    terms = [rates.terms(cost) for cost in costs]
-    held, dispatches = _host_parts(report)
-    plain = [_lesson_of(report, cost) for cost in costs]
+    plain = [_lesson_of(report, cost) for cost in report.costs]
+    return {
+        **_costs(report.costs, device_terms(report), *_host_parts(report), pack),
+        "plainKernels": pack.add("Uint8", (kernels for kernels, _ in plain)),
+        "plainBytes": pack.add("Float64", (nbytes for _, nbytes in plain)),
+    }
 
-    def column(kind: Any, figure: Callable[[OpCost], float | None]) -> Any:
+
+def _fused(report: Report, pack: Packer) -> dict[str, Any]:
+    """The compiled program, and which calls each of its steps stands for."""
+    cures = report.cures
+    priced, steps = cures.fused, cures.fusion.steps
+    # A step of generated code passes no dispatcher; a library call does once.
+    dispatch_us = report.pricing.host.dispatch_us
+    dispatches = [cost.host.dispatch_us / dispatch_us if dispatch_us else 0.0 for cost in priced.costs]
+    held = [0.0] * len(steps)
+    ends: list[int] = []
+    members: list[int] = []
+    for step in steps:
+        members += step.calls
+        ends.append(len(members))
+    return {
+        "peakBytes": priced.memory.peak,
+        "stream": pack.add("Uint16", (priced.graph.stream(number) for number in range(len(steps)))),
+        "memberEnd": pack.add("Uint32", ends),
+        "member": pack.add("Uint32", members),
+        "columns": _costs(priced.costs, fused_terms(report, cures), held, dispatches, pack),
+    }
+
+
+def _costs(
+    costs: Sequence[OpCost],
+    terms: Sequence[DeviceTerms],
+    held: Sequence[float],
+    dispatches: Sequence[float],
+    pack: Packer,
+) -> dict[str, Any]:
+    def column(kind: ColumnType, figure: Callable[[OpCost], float | None]) -> Any:
         return pack.add(kind, (figure(cost) or 0 for cost in costs))
 
     return {
         "launches": column("Uint32", lambda cost: cost.launches),
-        "memcpys": column("Uint32", lambda cost: cost.work.memcpys),
-        "memsets": column("Uint32", lambda cost: cost.work.memsets),
         "flags": pack.add("Uint8", (_flags(cost) for cost in costs)),
         "kind": pack.add("Uint8", (KINDS.index(cost.work.kind) for cost in costs)),
         "source": pack.add("Uint8", (SOURCES.index(cost.source) for cost in costs)),
@@ -148,26 +157,44 @@ def _columns(report: Report, pack: Packer) -> dict[str, Any]:
         "hbmRead": column("Float64", lambda cost: cost.hbm_read),
         "hbmWritten": column("Float64", lambda cost: cost.hbm_written),
         "flops": column("Float64", lambda cost: cost.work.flops),
-        "matmulFlops": column("Float64", lambda cost: cost.work.matmul_flops),
-        "fixedUs": pack.add("Float64", (term.fixed_us for term in terms)),
-        "hbmUs": pack.add("Float64", (term.hbm_us for term in terms)),
-        "l2Us": pack.add("Float64", (term.l2_us for term in terms)),
-        "mathUs": pack.add("Float64", (term.math_us for term in terms)),
-        "pythonUs": column("Float32", lambda cost: cost.host.python_us),
-        "autogradUs": column("Float32", lambda cost: cost.host.autograd_us),
+        **_device(terms, pack),
+        "pythonUs": column("Float64", lambda cost: cost.host.python_us),
+        "autogradUs": column("Float64", lambda cost: cost.host.autograd_us),
         "heldDispatchUs": pack.add("Float64", held),
-        "dispatches": pack.add("Float32", dispatches),
+        "dispatches": pack.add("Float64", dispatches),
         "scratch": column("Float64", lambda cost: sum(cost.work.allocated)),
-        "plainKernels": pack.add("Uint8", (kernels for kernels, _ in plain)),
-        "plainBytes": pack.add("Float64", (nbytes for _, nbytes in plain)),
     }
 
 
-SOURCES: tuple[CostSource, ...] = get_args(CostSource)
-KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
-
-#: Bits of a call's flags.
-UNPRICED, HOST_WAIT, UNKNOWN_FLOPS = 1, 2, 4
+def _device(terms: Sequence[DeviceTerms], pack: Packer) -> dict[str, Any]:
+    """What adds, by call; then a row a launch that overlaps arithmetic and bytes, and each distinct arithmetic once."""
+    rows = [overlap for term in terms for overlap in term.overlaps]
+    ends, count = [], 0
+    for term in terms:
+        count += len(term.overlaps)
+        ends.append(count)
+    numbers: dict[tuple[Knot, ...], int] = {}
+    of_row = [numbers.setdefault(row.computing, len(numbers)) for row in rows]
+    knots = [knot for computing in numbers for knot in computing]
+    knot_ends, count = [], 0
+    for computing in numbers:
+        count += len(computing)
+        knot_ends.append(count)
+    return {
+        "fixedUs": pack.add("Float64", (term.fixed_us for term in terms)),
+        "workUs": pack.add("Float64", (term.work_us for term in terms)),
+        "hbmUs": pack.add("Float64", (term.hbm_us for term in terms)),
+        "l2Us": pack.add("Float64", (term.l2_us for term in terms)),
+        "overlapEnd": pack.add("Uint32", ends),
+        "overlapFixedUs": pack.add("Float64", (row.fixed_us for row in rows)),
+        "overlapHbmUs": pack.add("Float64", (row.hbm_us for row in rows)),
+        "overlapL2Us": pack.add("Float64", (row.l2_us for row in rows)),
+        "overlapProduct": pack.add("Uint8", (row.product for row in rows)),
+        "overlapComputing": pack.add("Uint32", of_row),
+        "knotEnd": pack.add("Uint32", knot_ends),
+        "knotSlower": pack.add("Float64", (slower for slower, _ in knots)),
+        "knotUs": pack.add("Float64", (us for _, us in knots)),
+    }
 
 
 def _flags(cost: OpCost) -> int:
@@ -194,8 +221,3 @@ def _lesson_of(report: Report, cost: OpCost) -> tuple[int, int]:
     """The plain sum's kernels and bytes of one call."""
     alone = lesson(PricedGraph(report.graph, report.pricing, (cost,), report.priced.memory))
     return alone.kernels, alone.bytes
-
-
-def launching_kinds(costs: Iterable[OpCost]) -> list[tuple[int, str]]:
-    """Calls that launch something, with the kind of their kernels."""
-    return [(call, cost.work.kind) for call, cost in enumerate(costs) if cost.launches]

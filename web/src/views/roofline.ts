@@ -74,23 +74,21 @@ export class RooflineView extends CanvasView {
     const key = `${result.version} ${this.width} ${this.height}`;
     if (key === this.dotsOf) return;
     this.dotsOf = key;
-    const { columns, knobs, times } = result;
-    const math = this.store.run.block ? knobs.size ** 1.5 : knobs.size;
     const points: { call: number; x: number; y: number; us: number }[] = [];
     let without = 0;
     let withoutUs = 0;
     let [low, high, least, most] = [0.1, 100, Infinity, 0];
-    for (let call = 0; call < times.length; call++) {
-      const us = result.deviceUs[call] * times[call];
+    for (let call = 0; call < result.deviceUs.length; call++) {
+      const us = result.deviceUs[call];
       if (!us) continue;
-      const bytes = (columns.hbmRead[call] + columns.hbmWritten[call]) * knobs.size;
-      const flops = columns.flops[call] * math;
+      const bytes = result.hbmRead[call] + result.hbmWritten[call];
+      const flops = result.flops[call];
       if (!flops || !bytes) {
         without++;
         withoutUs += us;
         continue;
       }
-      const rate = flops / (result.deviceUs[call] * 1e-6);
+      const rate = flops / (us * 1e-6);
       const intensity = flops / bytes;
       low = Math.min(low, intensity);
       high = Math.max(high, intensity);
@@ -118,7 +116,7 @@ export class RooflineView extends CanvasView {
       dot.calls.push(point.call);
     }
     this.dots = [...byPlace.values()].sort((a, b) => b.us - a.us);
-    const total = result.deviceUs.reduce((sum, us, call) => sum + us * times[call], 0) || 1;
+    const total = result.deviceUs.reduce((sum, us) => sum + us, 0) || 1;
     const largest = Math.min(this.width, this.height) / 7;
     for (const dot of this.dots) dot.radius = Math.max(3, largest * Math.sqrt(dot.us / total));
     this.note.textContent = without

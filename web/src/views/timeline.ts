@@ -7,7 +7,6 @@ import { zoom, zoomIdentity, type ZoomBehavior, type ZoomTransform } from "d3-zo
 import { bottomAxis } from "../axes";
 import { CanvasView, clipped, font, hatch, hideTip, showTip } from "../canvas";
 import { sumOf } from "../costs";
-import { HOST_WAIT } from "../data";
 import { announce } from "../dom";
 import type { Store } from "../store";
 import type { Theme } from "../theme";
@@ -78,13 +77,13 @@ export class TimelineView extends CanvasView {
   }
 
   private layLanes(): Lane[] {
-    const { result, run } = this.store;
+    const { result } = this.store;
     if (this.lanesOf === result.version) return this.lanes;
     this.lanesOf = result.version;
-    const { sequence, spans, columns, knobs } = result;
-    const length = sequence.length;
+    const { slots: all, graphed } = result;
+    const { spans, length } = all;
     const lanes: Lane[] = [];
-    if (knobs.schedule === "graph") {
+    if (graphed) {
       lanes.push({ name: "host", slots: new Uint32Array(0), start: new Float64Array(0), end: new Float64Array(0), host: true });
     } else {
       const slots = Uint32Array.from({ length }, (_, slot) => slot);
@@ -92,9 +91,8 @@ export class TimelineView extends CanvasView {
     }
     const streams = new Map<number, number[]>();
     for (let slot = 0; slot < length; slot++) {
-      const call = sequence[slot];
-      if (!columns.launches[call]) continue;
-      const stream = run.structure.stream[call];
+      if (!all.launches(slot)) continue;
+      const stream = all.stream(slot);
       const known = streams.get(stream);
       if (known) known.push(slot);
       else streams.set(stream, [slot]);
@@ -137,7 +135,7 @@ export class TimelineView extends CanvasView {
     context.rect(LEFT, 0, right - LEFT, bottom);
     context.clip();
     lanes.forEach((lane, n) => this.drawLane(lane, this.laneBox(n, lanes.length)));
-    if (result.knobs.schedule === "graph") this.drawReplay(this.laneBox(0, lanes.length));
+    if (result.graphed) this.drawReplay(this.laneBox(0, lanes.length));
     else this.drawWaits(bottom);
     if (this.drag) {
       context.fillStyle = look.accent;
@@ -154,7 +152,7 @@ export class TimelineView extends CanvasView {
       const { y, height } = this.laneBox(n, lanes.length);
       context.fillText(lane.name, 8, y + height / 2);
     });
-    if (!result.sequence.length) {
+    if (!result.slots.length) {
       context.textAlign = "center";
       context.fillText("nothing was dispatched", (LEFT + right) / 2, bottom / 2);
     }
@@ -204,14 +202,13 @@ export class TimelineView extends CanvasView {
     let previous = n > 0 ? lane.end[n - 1] : 0;
     for (; n < lane.slots.length && lane.start[n] <= to; n++) {
       const slot = lane.slots[n];
-      const call = result.sequence[slot];
       const x = scale(lane.start[n]);
       const wide = scale(lane.end[n]) - x;
-      const bound = result.bound[call];
-      const marked = selection ? selection.mask[call] === 1 : false;
+      const bound = result.slots.bound[slot];
+      const marked = selection ? some(result.slots.calls(slot), selection.mask) : false;
       let idle = 0;
       if (!lane.host) {
-        const gap = Math.min(result.spans.gap[slot] + result.spans.wait[slot], lane.start[n] - previous);
+        const gap = Math.min(result.slots.spans.gap[slot] + result.slots.spans.wait[slot], lane.start[n] - previous);
         const gapWide = scale(lane.start[n]) - scale(lane.start[n] - gap);
         if (gapWide < 1) idle = gap;
         if (gapWide > 3) hatch(context, theme.border(0), x - gapWide, y, gapWide, height);
@@ -250,8 +247,7 @@ export class TimelineView extends CanvasView {
         context.font = font(11);
         context.textAlign = "left";
         context.textBaseline = "middle";
-        const { ops, op } = store.run.structure;
-        context.fillText(clipped(context, ops[op[call]].label, drawnWide - 8), drawnX + 4, y + height / 2);
+        context.fillText(clipped(context, this.nameOf(slot), drawnWide - 8), drawnX + 4, y + height / 2);
       }
       context.globalAlpha = 1;
       if (marked) {
@@ -287,10 +283,11 @@ export class TimelineView extends CanvasView {
     context.strokeStyle = theme.border(3);
     context.fillStyle = theme.border(3);
     context.lineWidth = 1.5;
-    const { hostEnd } = result.spans;
+    const { slots } = result;
+    const { hostEnd } = slots.spans;
     let last = -10;
-    for (let slot = firstAfter(hostEnd, from); slot < result.sequence.length && hostEnd[slot] <= to; slot++) {
-      if (!(result.columns.flags[result.sequence[slot]] & HOST_WAIT)) continue;
+    for (let slot = firstAfter(hostEnd, from); slot < slots.length && hostEnd[slot] <= to; slot++) {
+      if (!slots.waits(slot)) continue;
       const x = scale(hostEnd[slot]);
       if (x - last < 3) continue;
       last = x;
@@ -326,7 +323,7 @@ export class TimelineView extends CanvasView {
     const found = this.at(event);
     if (!found) return this.store.clear();
     this.cursor = found.slot;
-    this.store.selectCall(this.store.result.sequence[found.slot]);
+    this.choose(found.slot);
   }
 
   private press(event: PointerEvent): void {
@@ -345,10 +342,11 @@ export class TimelineView extends CanvasView {
     const first = this.scale.invert(Math.min(from, to));
     const last = this.scale.invert(Math.max(from, to));
     const calls = new Set<number>();
-    result.sequence.forEach((call, slot) => {
-      const at = result.columns.launches[call] ? result.spans.start[slot] : result.spans.hostStart[slot];
-      if (at >= first && at <= last) calls.add(call);
-    });
+    const { slots } = result;
+    for (let slot = 0; slot < slots.length; slot++) {
+      const at = slots.launches(slot) ? slots.spans.start[slot] : slots.spans.hostStart[slot];
+      if (at >= first && at <= last) for (const call of Array.from(slots.calls(slot))) calls.add(call);
+    }
     this.store.select(`${units.predicted(first)} to ${units.predicted(last)}`, [...calls]);
   }
 
@@ -361,31 +359,49 @@ export class TimelineView extends CanvasView {
     this.canvas.style.cursor = found ? "pointer" : "grab";
     if (!found) return hideTip();
     const { run, result } = this.store;
-    const call = result.sequence[found.slot];
-    const { spans } = result;
+    const calls = result.slots.calls(found.slot);
+    const { spans } = result.slots;
     const [start, end] = found.lane.host
       ? [spans.hostStart[found.slot], spans.hostEnd[found.slot]]
       : [spans.start[found.slot], spans.end[found.slot]];
+    const one = calls.length === 1 ? calls[0] : null;
     const lines = [
-      callTitle(run, call),
-      callSignature(run, call),
-      moduleOf(run, call),
-      lineOf(run, call),
+      ...(one === null
+        ? [this.nameOf(found.slot), ...Array.from(calls).slice(0, 8).map((call) => callTitle(run, call))]
+        : [callTitle(run, one), callSignature(run, one), moduleOf(run, one), lineOf(run, one)]),
       `${found.lane.name}: ${units.predicted(end - start)} from ${units.predicted(start)}`,
-      ...costLines(this.store, sumOf(result, [call])),
+      ...costLines(this.store, sumOf(result, calls)),
     ];
     showTip(lines.filter(Boolean), event.clientX, event.clientY);
   }
 
   /** Bring a call into sight. */
   reveal(call: number): void {
-    const slot = this.store.result.sequence.indexOf(call);
-    if (slot >= 0) this.bring(slot);
+    const { slots } = this.store.result;
+    for (let slot = 0; slot < slots.length; slot++) {
+      if (Array.prototype.includes.call(slots.calls(slot), call)) return this.bring(slot);
+    }
+  }
+
+  /** The op, or what was fused. */
+  private nameOf(slot: number): string {
+    const { ops, op } = this.store.run.structure;
+    const calls = this.store.result.slots.calls(slot);
+    if (!calls.length) return "seeds";
+    const more = calls.length > 1 ? ` +${calls.length - 1}` : "";
+    return `${ops[op[calls[0]]].label}${more}`;
+  }
+
+  private choose(slot: number): void {
+    const calls = this.store.result.slots.calls(slot);
+    if (calls.length === 1) this.store.selectCall(calls[0]);
+    else this.store.select(this.nameOf(slot), calls);
   }
 
   private bring(slot: number): void {
-    const { spans, columns, sequence } = this.store.result;
-    const launched = columns.launches[sequence[slot]] > 0;
+    const { slots } = this.store.result;
+    const { spans } = slots;
+    const launched = slots.launches(slot) > 0;
     const [start, end] = launched ? [spans.start[slot], spans.end[slot]] : [spans.hostStart[slot], spans.hostEnd[slot]];
     const [from, to] = this.scale.domain();
     if (start >= from && end <= to) return;
@@ -404,17 +420,21 @@ export class TimelineView extends CanvasView {
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       const step = event.key === "ArrowRight" ? 1 : -1;
       const to = this.cursor + (this.store.selection ? step : 0);
-      if (to < 0 || to >= result.sequence.length) return;
+      if (to < 0 || to >= result.slots.length) return;
       this.cursor = to;
-      const call = result.sequence[to];
-      this.store.selectCall(call);
+      this.choose(to);
       this.bring(to);
-      const sum = sumOf(result, [call]);
-      announce(`${callTitle(this.store.run, call)}, ${units.predicted(sum.wallUs)}, bound by ${this.theme.name(sum.bound)}`);
+      const sum = sumOf(result, result.slots.calls(to));
+      announce(`${this.nameOf(to)}, ${units.predicted(sum.wallUs)}, bound by ${this.theme.name(sum.bound)}`);
     } else if (event.key === "Escape") this.store.clear();
     else return;
     event.preventDefault();
   }
+}
+
+function some(calls: ArrayLike<number>, mask: Uint8Array): boolean {
+  for (let n = 0; n < calls.length; n++) if (mask[calls[n]]) return true;
+  return false;
 }
 
 /** The first place in a rising column whose number is at least `value`. */
