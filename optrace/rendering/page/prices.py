@@ -41,9 +41,9 @@ def fused_terms(report: Report, cures: Cures) -> list[DeviceTerms]:
     """The device time of each step of the compiled program, taken apart."""
     model = _model(report.priced)
     return [
-        model.of_work(cost.work, cost.traffic.read + cost.traffic.written)
-        if step.region or len(step.calls) != 1
-        else model.of_call(report.graph[step.calls[0]], cost.work, cost.traffic)
+        model.of_region(cost.work, cost.traffic.read + cost.traffic.written)
+        if step.node is None
+        else model.of_call(step.node, cost.work, cost.traffic)
         for step, cost in zip(cures.fusion.steps, cures.fused.costs, strict=True)
     ]
 

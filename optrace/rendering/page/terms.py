@@ -122,6 +122,18 @@ class TermsModel:
         knots = tuple((slower, slowed * slower / _CRAWLING) for slower in _SLOWER)
         return DeviceTerms(small_us, overlaps=(Overlap(knots, fixed, hbm, l2, product=False),))
 
+    def of_region(self, work: Work, hbm_bytes: int) -> DeviceTerms:
+        """As a kernel of generated code is priced: a stream, or its arithmetic on the plain units where that takes
+        longer."""
+        stream = self.of_work(work, hbm_bytes)
+        peak = self._gpu.peak_flops(work.math_dtype, matmul=False)
+        if not work.launches or not work.flops or not peak or stream.overlaps:
+            return stream
+        math_us = work.flops / (peak * 1e-6)
+        knots = tuple((slower, math_us * slower) for slower in _SLOWER)
+        overlap = Overlap(knots, stream.fixed_us, stream.hbm_us, stream.l2_us, product=False)
+        return DeviceTerms(overlaps=(overlap,))
+
     def _of_launch(self, launch: Launch, hbm_bytes: float) -> DeviceTerms:
         key = (launch, hbm_bytes)
         found = self._launches.get(key)
