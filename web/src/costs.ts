@@ -114,7 +114,7 @@ export function priced(run: Run, pricing: Pricing, knobs: Knobs, region: Region 
   const eager = hostAndDevice(run, pricing, pricing.columns, run.structure.stream, knobs);
   const rows = compiled ? hostAndDevice(run, pricing, compiled.columns, compiled.stream, knobs) : eager;
   const sequence = compiled ? Uint32Array.from(compiled.memberEnd, (_, step) => step) : order(run, knobs, region);
-  const replay = simulate(rows.tasks, sequence, pricing.syncUs, pricing.queueDepth);
+  const replay = simulate(rows.tasks, sequence, pricing);
   const { columns, tasks } = rows;
   let deviceTotal = 0;
   let launches = 0;
@@ -198,6 +198,7 @@ function hostAndDevice(run: Run, pricing: Pricing, columns: Columns, stream: Num
   // The side of a square product grows with the root of its elements.
   const work = run.block ? knobs.size ** 1.5 : knobs.size;
   const computing = arithmetic(columns, mainPeak(pricing) / knobs.peakFlopS);
+  const asTraced = knobs.dispatchUs === pricing.dispatchUs;
   let overlap = 0;
   for (let row = 0; row < count; row++) {
     let us =
@@ -216,8 +217,7 @@ function hostAndDevice(run: Run, pricing: Pricing, columns: Columns, stream: Num
     tasks.beforeUs[row] =
       columns.pythonUs[row] +
       columns.autogradUs[row] +
-      columns.heldDispatchUs[row] +
-      columns.dispatches[row] * knobs.dispatchUs;
+      (asTraced ? columns.dispatchUs[row] : columns.heldDispatchUs[row] + columns.dispatches[row] * knobs.dispatchUs);
     tasks.launchUs[row] = columns.launches[row] * knobs.launchUs;
     tasks.waits[row] = columns.flags[row] & HOST_WAIT ? 1 : 0;
   }

@@ -76,6 +76,8 @@ export interface Columns {
   knotUs: Numbers;
   pythonUs: Numbers;
   autogradUs: Numbers;
+  /** As traced; at another dispatch time `heldDispatchUs` and so many dispatch times. */
+  dispatchUs: Numbers;
   heldDispatchUs: Numbers;
   dispatches: Numbers;
   scratch: Numbers;
@@ -110,6 +112,7 @@ export interface Pricing {
   dispatchUs: number;
   launchUs: number;
   syncUs: number;
+  tailUs: number;
   queueDepth: number;
   peakBytes: number;
   peakCall: number;

@@ -48,9 +48,17 @@ export function emptySpans(length: number): Spans {
   };
 }
 
+export interface Host {
+  /** What a wait costs the host beyond the waiting, and its time after the last call, us. */
+  syncUs: number;
+  tailUs: number;
+  /** Launches that may be pending on a stream before the host waits for the oldest. */
+  queueDepth: number;
+}
+
 /** Replay calls through the queue. */
-export function simulate(tasks: Tasks, sequence: Numbers, syncUs: number, queueDepth: number): Timeline {
-  const queue = new Queue(syncUs, queueDepth, true);
+export function simulate(tasks: Tasks, sequence: Numbers, { syncUs, queueDepth, tailUs }: Host): Timeline {
+  const queue = new Queue(syncUs, queueDepth, tailUs, true);
   const spans = emptySpans(sequence.length);
   queue.run(tasks, sequence, spans);
   const issue = queue.hostClock;
@@ -59,7 +67,7 @@ export function simulate(tasks: Tasks, sequence: Numbers, syncUs: number, queueD
   let period: number;
   if (sequence.some((call) => tasks.waits[call] === 1)) {
     const free = emptySpans(sequence.length);
-    new Queue(syncUs, queueDepth, false).run(tasks, sequence, free);
+    new Queue(syncUs, queueDepth, tailUs, false).run(tasks, sequence, free);
     chargeWaits(tasks, sequence, spans, free);
     const scratch = emptySpans(sequence.length);
     queue.run(tasks, sequence, scratch);
@@ -128,6 +136,7 @@ class Queue {
   constructor(
     private syncUs: number,
     private depth: number,
+    private tailUs: number,
     private waits: boolean,
   ) {}
 
@@ -154,6 +163,7 @@ class Queue {
       }
       spans.hostEnd[slot] = this.hostClock;
     }
+    this.hostClock += this.tailUs;
   }
 
   private launch(tasks: Tasks, call: number, slot: number, spans: Spans): void {

@@ -1,7 +1,7 @@
 """What pricing says of each call, split so that the page can slide the rates it was priced with.
 
-Device time is taken apart in ``terms``. Host time is ``held + dispatches x dispatch_us`` before the first launch, then
-``launches x launch_us``. The compiled program, where there is one, is told the same way, a step of it as a call.
+Device time is taken apart in ``terms``. Host time up to the first launch is its layers, or, at another dispatch
+time than the profile's, ``held + dispatches x dispatch_us`` in place of that layer; then ``launches x launch_us``. The compiled program, where there is one, is told the same way, a step of it as a call.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
         "dispatchUs": host.dispatch_us,
         "launchUs": host.launch_us,
         "syncUs": host.sync_us,
+        "tailUs": report.priced.tail_us,
         "queueDepth": host.queue_depth,
         "peakBytes": report.priced.memory.peak,
         "peakCall": report.priced.memory.peak_call,
@@ -160,6 +161,7 @@ def _costs(
         **_device(terms, pack),
         "pythonUs": column("Float64", lambda cost: cost.host.python_us),
         "autogradUs": column("Float64", lambda cost: cost.host.autograd_us),
+        "dispatchUs": column("Float64", lambda cost: cost.host.dispatch_us),
         "heldDispatchUs": pack.add("Float64", held),
         "dispatches": pack.add("Float64", dispatches),
         "scratch": column("Float64", lambda cost: sum(cost.work.allocated)),
@@ -206,9 +208,10 @@ def _flags(cost: OpCost) -> int:
 
 
 def _host_parts(report: Report) -> tuple[list[float], list[float]]:
-    """The dispatch layer of each call at a dispatch time of zero, and how many dispatch times it takes besides."""
-    none = msgspec.structs.replace(report.pricing.host, dispatch_us=0.0)
-    one = msgspec.structs.replace(report.pricing.host, dispatch_us=1.0)
+    """The dispatch layer of each call at a dispatch time of zero, and how many dispatch times it takes besides: one
+    time for all classes of calls, as where ``pricing`` is given one."""
+    none = msgspec.structs.replace(report.pricing.host, dispatch_us=0.0, class_us={})
+    one = msgspec.structs.replace(report.pricing.host, dispatch_us=1.0, class_us={})
     held, dispatches = [], []
     for node, cost in zip(report.graph, report.costs, strict=True):
         without = host_time(node, cost.work, none).dispatch_us
