@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
 from optrace.cost.device.reductions import reducing
-from optrace.cost.device.streams import STRIDED_BLOCK, copy, over
+from optrace.cost.device.streams import copy, over, pieces
 from optrace.cost.profiles import Target
 from optrace.cost.rules.convolution import _backward, _forward, _is_depthwise_native, _relaid
 from optrace.cost.rules.implicit_gemm import (
@@ -20,6 +21,7 @@ from optrace.cost.rules.implicit_gemm import (
     plan_weight_gradient,
 )
 from optrace.cost.rules.layouts import contiguous
+from optrace.cost.rules.tensor_iterator import kernels_over
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -137,26 +139,12 @@ def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         return [Kernel(kind, float(work.tensor_bytes), result.numel / 1024, taps)]
     forward = _forward(node, data, weight, result)
     made = plan(forward, target)
-    bias = (
-        [
-            over(
-                result.shape,
-                result,
-                node.tensor("bias").__class__(
-                    (result.shape[1], *(1,) * (len(result.shape) - 2)),
-                    (1, *(1,) * (len(result.shape) - 2)),
-                    result.dtype,
-                    result.device,
-                    0,
-                    0,
-                    0,
-                    0,
-                ),
-            )
-        ]
-        if node.arg("bias") is not None
-        else []
-    )
+    bias: list[Launch] = []
+    if node.arg("bias") is not None:
+        # A vector along the channels, broadcast over all else.
+        ones = (1,) * (len(result.shape) - 2)
+        vector = replace(node.tensor("bias"), shape=(result.shape[1], *ones), stride=(1, *ones))
+        bias = pieces(over(result.shape, result, vector), kernels_over(result.shape, result))
     return [
         *(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight)),
         *_pass(forward, made, _family(forward, made, target), data, weight, result),
@@ -206,6 +194,3 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
     if wanted[2]:
         found.extend(reducing(gradient, (0, *range(2, len(gradient.shape))), target))
     return found
-
-
-__all__ = ["STRIDED_BLOCK"]

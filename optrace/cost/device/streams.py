@@ -192,7 +192,9 @@ def rearranges(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     nbytes = float(node.inputs[0].nbytes + result.nbytes)
     count = max(1, work.kernels or 1)
     kind = {"aten.flip": "flip", "aten.roll": "roll"}.get(node.facts.packet, "rearranging")
-    return [Kernel(kind, nbytes, result.numel / STRIDED_BLOCK, min(3, len(result.shape)))] * count
+    one = Kernel(kind, nbytes, result.numel / STRIDED_BLOCK, min(3, len(result.shape)))
+    # A roll passes over everything once a dimension; the others' launches are parts of one pass.
+    return [one] * count if kind == "roll" else pieces(one, count)
 
 
 __all__ = ["INT32_MAX"]
