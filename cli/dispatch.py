@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "hold a program against a budget of launches, bytes, memory, waits and findings",
     "diff": "what changed between two recorded graphs: figures, and ops that came, went or moved",
     "scoreboard": "a line a recorded graph: passes over one program, falling line by line",
+    "measure": "measure a program's step on this machine's GPU, beside the prediction",
     "accuracy": "price recorded programs and lay what was measured beside",
     "gpus": "list the GPU profiles and where their numbers come from",
 }

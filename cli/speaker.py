@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from .console import console
+from .console import console, show
 from .errors import tell
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from optrace.report import Report
 
 
@@ -46,6 +48,14 @@ class Speaker:
             sys.stdout.flush()
         for text in warnings(report):
             self.warning(text)
+
+    def show(self, *renderables: RenderableType) -> None:
+        """Print results."""
+        if not self._quiet:
+            with self._while_somebody_reads():
+                for renderable in renderables:
+                    show(console(), renderable)
+                sys.stdout.flush()
 
     def progress(self, count: Callable[[], int]) -> AbstractContextManager[None]:
         """Show a growing count while the context is active."""

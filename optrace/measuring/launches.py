@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +26,27 @@ _MARK = "optrace call "
 LAUNCH_CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
-def profile_launches(
-    session: Session, step: Callable[[], object], calls: int
-) -> tuple[list[list[Launch]], list[Launch]]:
-    """Run one step under the profiler: the launches of each of its ``calls`` calls, and those of none.
+@dataclass(slots=True)
+class Profiled:
+    """What a profiled step launched: by call, and what belongs to none."""
+
+    calls: list[list[Launch]] = field(default_factory=list)
+    stray: list[Launch] = field(default_factory=list)
+
+
+@contextmanager
+def profiled(session: Session, calls: int, found: Profiled) -> Iterator[None]:
+    """Profile the step run inside, which has ``calls`` calls, into ``found``.
 
     The recording of ``session`` must be of the same step; this run is not recorded.
     """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
     with torch.profiler.profile(activities=activities) as profiler:
         with session.counting(lambda number: torch.profiler.record_function(f"{_MARK}{number}")):
-            step()
+            yield
         torch.cuda.synchronize()
-    return _by_call(trace_events(profiler), calls)
+    found.calls, found.stray = by_call(trace_events(profiler), calls)
 
 
 def trace_events(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
@@ -48,7 +58,9 @@ def trace_events(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
     return events
 
 
-def _by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch]], list[Launch]]:
+def by_call(events: list[dict[str, Any]], calls: int) -> tuple[list[list[Launch]], list[Launch]]:
+    """The launches among a profiler's ``events`` by the call that launched them, each list in the order in which they
+    ran, and those of none."""
     marks: dict[Any, list[tuple[float, float, int]]] = {}
     launched_at: dict[int, tuple[float, Any]] = {}
     device: list[dict[str, Any]] = []

@@ -1,93 +1,318 @@
 """Measuring one step of a program on a CUDA machine, as a row of a record.
 
-Times are taken with nothing watching; calls, launches and memory in runs of their own.
+Times are taken with nothing watching; calls, launches, events and memory in runs of their own.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
 from optrace.graph import OpGraph, TensorMeta, Value
-from optrace.measuring.launches import profile_launches
+from optrace.measuring.events import EventTimes, timed_by_events
+from optrace.measuring.launches import Profiled, profiled
+from optrace.measuring.limits import Limits, StageTimeoutError
+from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
-from optrace.measuring.steady import Timing, timed, undisturbed
+from optrace.measuring.steady import Timing, loop_turn_us, timed, undisturbed
+from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
 from optrace.tracing.gaps import Gaps, keep_times
 
 Step = Callable[[], object]
 
+#: A step has settled when the quickest of this many is within ``_SETTLED`` of the quickest of as many before them.
+_WINDOW = 4
+_SETTLED = 0.05
+
+#: More disturbed timings than this share are worth a word, and so is a wider spread of those that are left.
+_DISTURBED = 1 / 3
+_WIDE = 0.25
+
+#: Sum of the times by events against the profiler's: more apart than this is worth a word.
+_APART = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A time that was taken ``n`` times: its median, and the tenth and the ninetieth percentile."""
+
+    median: float
+    p10: float
+    p90: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one value or more."""
+        ordered = sorted(values)
+        last = len(ordered) - 1
+        return cls(
+            statistics.median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], len(ordered)
+        )
+
+    @property
+    def width(self) -> float:
+        """Relative to the median."""
+        return (self.p90 - self.p10) / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One step as measured. Times are in microseconds, sequences in call order.
+
+    ``event_us`` and ``event_cold_us`` (the L2 flushed before each call) are empty where the stage gave nothing;
+    ``remarks`` is what a reader should know before trusting the figures; ``row`` goes into a record.
+    """
+
+    graph: OpGraph
+    issue: Spread
+    wall: Spread
+    back_to_back: Spread
+    launches: tuple[tuple[Launch, ...], ...]
+    stray: tuple[Launch, ...]
+    event_us: tuple[float, ...]
+    event_cold_us: tuple[float, ...]
+    memory_base: int
+    memory_peak: int
+    remarks: tuple[str, ...]
+    row: dict[str, Any]
+
+    @property
+    def call_us(self) -> tuple[float, ...]:
+        """Device time of each call by the profiler."""
+        return tuple(sum(launch.us for launch in launches) for launches in self.launches)
+
+    @property
+    def device_us(self) -> float:
+        """All launches of the step."""
+        return sum(self.call_us) + sum(launch.us for launch in self.stray)
+
 
 def measure(
-    session: Session, name: str, step: Step, *, repeats: int = 30, seconds: float = 5.0
-) -> dict[str, Any]:
-    """Warm up, measure, record: the row of ``name`` in a record (``docs/record.md``), ready for JSON.
+    session: Session,
+    name: str,
+    step: Step | Steps,
+    *,
+    repeats: int = 30,
+    seconds: float = 5.0,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] = lambda _stage: None,
+) -> Measurement:
+    """Warm up, measure, record. ``repeats`` and ``seconds`` bound each timed stage; ``limits`` all of them.
 
-    ``repeats`` and ``seconds`` bound each of the two timed stages; medians are kept.
+    Raises ``MeasureError`` where a step launches nothing or another thing each time, and ``StageTimeoutError``; a
+    cross-check that fails is told in the remarks.
     """
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    timings = _timed(step, repeats, seconds)
+    steps = Repeated(step) if callable(step) else step
+    remarks: list[str] = []
+
+    def stage(what: str) -> AbstractContextManager[None]:
+        progress(what)
+        return nullcontext() if limits is None else limits.stage(what)
+
+    with stage("warm-up"):
+        settled, warmup_steps = _warm_up(steps, seconds)
+    if not settled:
+        remarks.append(f"the step had not settled after {warmup_steps} steps: its times still change")
+    with stage("timing the step"):
+        timings = _timed(steps, repeats, seconds)
     steady = undisturbed(timings)
     loop_us = statistics.median(timing.loop_us for timing in steady)
-    issue, wall = zip(*(timing.us for timing in steady), strict=True)
-    back_to_back = _back_to_back(step, min(repeats, len(timings)))
-    base, peak = _memory(step)
-    gaps, gaps_loop_us = _time_gaps(session, step, repeats, seconds)
-    graph = _recorded(session, step)
-    keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
-    rows = _calls(graph)  # before a further step frees what this one left
-    runs = [profile_launches(session, step, len(graph)) for _ in range(2)]
-    launches = [_quicker(first, second) for first, second in zip(runs[0][0], runs[1][0], strict=True)]
+    issue, wall = (Spread.of(column) for column in zip(*(timing.us for timing in steady), strict=True))
+    remarks += _remarks_on(wall, len(timings) - len(steady), len(timings))
+    with stage("timing steps back to back"):
+        back_to_back = _back_to_back(steps, repeats, seconds)
+    with stage("asking the driver under load"):
+        states: list[GpuState] = []
+        with state_under_load(states) as waiting:
+            while waiting():
+                steps.run(nullcontext, 5)
+        torch.cuda.synchronize()
+    remarks += remarks_under_load(states[0] if states else None)
+    with stage("peak memory"):
+        memory = _Memory()
+        steps.run(memory.around, 1)
+    with stage("timing the program's Python"):
+        gaps, gaps_loop_us = _time_gaps(session, steps, repeats, seconds)
+    with stage("recording the step"):
+        graph = _recorded(session, steps)
+        if not len(graph):
+            raise MeasureError(f"{name} dispatched no op, so there is nothing to measure")
+        if gaps:
+            keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
+        rows = _calls(graph)  # before a further step frees what this one left
+    with stage("profiling the launches"):
+        runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
+    launches = tuple(
+        tuple(_quicker(first, second)) for first, second in zip(runs[0].calls, runs[1].calls, strict=True)
+    )
+    if not any(launches):
+        raise MeasureError(f"{name} launched nothing on the GPU: is its model on it?")
     for row, call in zip(rows, launches, strict=True):
         row["kernels"] = [msgspec.to_builtins(launch) for launch in call]
-    device_us = sum(launch.us for call in launches for launch in call) + sum(
-        launch.us for launch in runs[0][1]
+    events = {}
+    for flushed, field in ((False, "event_us"), (True, "event_cold_us")):
+        try:
+            with stage(f"timing calls by events, L2 {'flushed' if flushed else 'left as it is'}"):
+                events[field] = _by_events(session, steps, flushed, seconds)
+        except (RuntimeError, StageTimeoutError) as error:
+            remarks.append(f"no times by CUDA events: {error}")
+        times = events.get(field, ())
+        if len(times) != len(graph):
+            events[field] = ()
+            continue
+        for row, us in zip(rows, times, strict=True):
+            row[field] = us
+    remarks += _remarks_on_events(events["event_us"], launches)
+    stray = tuple(runs[0].stray)
+    device_us = sum(launch.us for call in launches for launch in call) + sum(launch.us for launch in stray)
+    return Measurement(
+        graph=graph,
+        issue=issue,
+        wall=wall,
+        back_to_back=back_to_back,
+        launches=launches,
+        stray=stray,
+        event_us=events["event_us"],
+        event_cold_us=events["event_cold_us"],
+        memory_base=memory.base,
+        memory_peak=memory.peak,
+        remarks=tuple(remarks),
+        row={
+            "name": name,
+            "n": wall.n,
+            "issue_us": issue.median,
+            "issue_p10_us": issue.p10,
+            "issue_p90_us": issue.p90,
+            "wall_us": wall.median,
+            "wall_p10_us": wall.p10,
+            "wall_p90_us": wall.p90,
+            "wall_min_us": min(timing.us[1] for timing in steady),
+            "b2b_us": back_to_back.median,
+            "b2b_p10_us": back_to_back.p10,
+            "b2b_p90_us": back_to_back.p90,
+            "n_disturbed": len(timings) - len(steady),
+            "settled": settled,
+            "warmup_steps": warmup_steps,
+            "tail_us": graph.info.tail_us,
+            "python_loop_us": loop_us,
+            "gpu_us": device_us,
+            "mem_base": memory.base,
+            "mem_peak": memory.peak,
+            "n_ops": len(graph),
+            "n_kernels": sum(map(len, launches)),
+            "remarks": remarks,
+            "stray": [msgspec.to_builtins(launch) for launch in stray],
+            "ops": rows,
+        },
     )
-    return {
-        "name": name,
-        "n": len(wall),
-        "issue_us": statistics.median(issue),
-        "wall_us": statistics.median(wall),
-        "wall_min_us": min(wall),
-        "b2b_us": back_to_back,
-        "n_disturbed": len(timings) - len(steady),
-        "wall_spread": (max(wall) - min(wall)) / statistics.median(wall),
-        "tail_us": graph.info.tail_us,
-        "python_loop_us": loop_us,
-        "gpu_us": device_us,
-        "mem_base": base,
-        "mem_peak": peak,
-        "n_ops": len(graph),
-        "n_kernels": sum(map(len, launches)),
-        "stray": [msgspec.to_builtins(launch) for launch in runs[0][1]],
-        "ops": rows,
-    }
 
 
-def _recorded(session: Session, step: Step) -> OpGraph:
+def has_settled(wall_us: Sequence[float]) -> bool:
+    """Whether the last steps take what those before them took: by the quickest of each few, since a host that is
+    disturbed makes single ones longer."""
+    if len(wall_us) < 2 * _WINDOW:
+        return False
+    before, last = min(wall_us[-2 * _WINDOW : -_WINDOW]), min(wall_us[-_WINDOW:])
+    return abs(last - before) <= _SETTLED * before
+
+
+def _warm_up(steps: Steps, seconds: float) -> tuple[bool, int]:
+    """Run until the step settles or the time is over: whether it has, and how many it took."""
+    found: list[float] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        yield
+        torch.cuda.synchronize()
+        found.append((time.perf_counter() - start) * 1e6)
+
+    end = time.perf_counter() + seconds
+    while not has_settled(found) and (time.perf_counter() < end or len(found) < 3):
+        steps.run(around, _WINDOW)
+    return has_settled(found), len(found)
+
+
+def _remarks_on(wall: Spread, disturbed: int, taken: int) -> list[str]:
+    remarks = []
+    if disturbed > _DISTURBED * taken:
+        remarks.append(
+            f"the host was disturbed: {disturbed} of {taken} timings were taken while it was slower than at its best, "
+            "and left out"
+        )
+    if wall.width > _WIDE:
+        remarks.append(
+            f"wall times spread from {wall.p10:,.0f} to {wall.p90:,.0f} us (10 to 90 %): something disturbs them"
+        )
+    return remarks
+
+
+def _remarks_on_events(times: Sequence[float], launches: Sequence[Sequence[Launch]]) -> list[str]:
+    """The two ways of timing a kernel must agree."""
+    profiler = sum(launch.us for call in launches for launch in call)
+    events = sum(us for us, call in zip(times, launches, strict=False) if call)
+    if not times or not profiler or abs(events - profiler) <= _APART * profiler:
+        return []
+    return [
+        f"the profiler and CUDA events disagree: {profiler:,.0f} and {events:,.0f} us in all "
+        "(events also hold the time between the launches of one call)"
+    ]
+
+
+def _recorded(session: Session, steps: Steps) -> OpGraph:
     """One step, recorded with nothing pending before."""
-    torch.cuda.synchronize()
     session.forget()
-    with session.recording():
-        step()
-    torch.cuda.synchronize()
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        torch.cuda.synchronize()
+        with session.recording():
+            yield
+        torch.cuda.synchronize()
+
+    steps.run(around, 1)
     return session.graph
 
 
-def _time_gaps(session: Session, step: Step, repeats: int, seconds: float) -> tuple[list[Gaps], float]:
-    """The time between calls in runs made at the host's best speed, and a turn of the reference loop meanwhile."""
+def _profiled(session: Session, steps: Steps, calls: int) -> Profiled:
+    found = Profiled()
+    steps.run(lambda: profiled(session, calls, found), 1)
+    return found
+
+
+def _by_events(session: Session, steps: Steps, flushed: bool, seconds: float) -> tuple[float, ...]:
+    """The shortest of three runs, call by call."""
+    runs: list[EventTimes] = []
+
+    def around() -> AbstractContextManager[None]:
+        runs.append(EventTimes())
+        return timed_by_events(session, runs[-1], flushed=flushed)
+
+    steps.run(around, 3, seconds)
+    alike = [run.us for run in runs if len(run.us) == len(runs[0].us)]
+    return tuple(min(times) for times in zip(*alike, strict=True))
+
+
+def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> tuple[list[Gaps], float]:
+    """The time between calls in runs made at the host's best speed, and a turn of the reference loop meanwhile; nothing
+    of a program that marks its own steps, which does not run a step alone."""
+    if not isinstance(steps, Repeated):
+        return [], 0.0
     runs: list[Gaps] = []
 
     def run() -> tuple[float, ...]:
         torch.cuda.synchronize()
-        runs.append(session.time_gaps(step))
+        runs.append(session.time_gaps(steps.step))
         torch.cuda.synchronize()
         return (len(runs) - 1,)
 
@@ -99,41 +324,59 @@ def _time_gaps(session: Session, step: Step, repeats: int, seconds: float) -> tu
     return [runs[int(timing.us[0])] for timing in steady], statistics.median(t.loop_us for t in steady)
 
 
-def _timed(step: Step, repeats: int, seconds: float) -> list[Timing]:
+def _timed(steps: Steps, repeats: int, seconds: float) -> list[Timing]:
     """Microseconds until the host is done, and until the device is; nothing pending before."""
     found: list[Timing] = []
 
-    def run() -> tuple[float, ...]:
+    @contextmanager
+    def around() -> Iterator[None]:
+        before = loop_turn_us()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        step()
+        yield
         issued = time.perf_counter()
         torch.cuda.synchronize()
-        return (issued - start) * 1e6, (time.perf_counter() - start) * 1e6
+        us = ((issued - start) * 1e6, (time.perf_counter() - start) * 1e6)
+        found.append(Timing(us, max(before, loop_turn_us())))
 
-    end = time.perf_counter() + seconds
-    while len(found) < repeats and (time.perf_counter() < end or len(found) < 3):
-        found.append(timed(run))
+    steps.run(around, repeats, seconds)
     return found
 
 
-def _back_to_back(step: Step, repeats: int) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e6 / repeats
+def _back_to_back(steps: Steps, repeats: int, seconds: float) -> Spread:
+    """Microseconds a step of many issued one after the other, a few times over."""
+    found: list[float] = []
+    clock = [0.0]
+
+    def start() -> None:
+        torch.cuda.synchronize()
+        clock[0] = time.perf_counter()
+
+    def end() -> None:
+        torch.cuda.synchronize()
+        clock[0] = time.perf_counter() - clock[0]
+
+    over = time.perf_counter() + seconds
+    while not found or (len(found) < 5 and time.perf_counter() < over):
+        count = steps.row(max(repeats // 3, 3), start, end)
+        found.append(clock[0] * 1e6 / count)
+    return Spread.of(found)
 
 
-def _memory(step: Step) -> tuple[int, int]:
+class _Memory:
     """Bytes allocated before a step, and the most during it."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    base = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    return base, torch.cuda.max_memory_allocated()
+
+    base = 0
+    peak = 0
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.base = torch.cuda.memory_allocated()
+        yield
+        torch.cuda.synchronize()
+        self.peak = torch.cuda.max_memory_allocated()
 
 
 def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:

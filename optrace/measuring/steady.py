@@ -26,9 +26,14 @@ class Timing:
 
 def timed(measure: Callable[[], tuple[float, ...]]) -> Timing:
     """``measure`` between two short looks at the host's speed, 0.1 ms each."""
-    before = reference_loop_us(rounds=2, turns=40)
+    before = loop_turn_us()
     us = measure()
-    return Timing(us, max(before, reference_loop_us(rounds=2, turns=40)))
+    return Timing(us, max(before, loop_turn_us()))
+
+
+def loop_turn_us() -> float:
+    """A short look at the host's speed: microseconds of a turn of the reference loop."""
+    return reference_loop_us(rounds=2, turns=40)
 
 
 def undisturbed(timings: Sequence[Timing], best_loop_us: float | None = None) -> list[Timing]:

@@ -26,6 +26,7 @@ from optrace.rendering.scoreboard import (
     top_ops,
     verdict_line,
 )
+from optrace.rendering.validation import Validation
 from optrace.report import Report
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Row",
     "TaxLayer",
     "TopOp",
+    "Validation",
     "check_path",
     "choices",
     "missing_figures",
@@ -59,13 +61,16 @@ def render(
     layout_timeout_s: float = 30.0,
     show: Iterable[str] = (),
     batches: Mapping[int, Report] | None = None,
+    measured: Validation | None = None,
 ) -> list[str]:
     """Write ``report`` to ``path`` in the format of its suffix; the file appears whole or not at all.
 
     Returns what the reader should be told, such as how far the picture was folded. The options are those
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
     """
-    options = DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items()))
+    options = DrawOptions(
+        depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items()), measured
+    )
     file = Path(path)
     format = check_path(file)
     try:

@@ -24,6 +24,7 @@ from optrace.rendering.palette import EDGE
 from optrace.rendering.phases import Passing, head_ids, passing, starts
 from optrace.rendering.picture import Level, Picture, PictureNode
 from optrace.rendering.stacking import rows
+from optrace.rendering.validation import Validation, validated_box, validated_node, validation_legend
 from optrace.report import Report
 
 #: Measured alike by layout programs (as Arial or its twins Arimo and Liberation Sans), known to browsers.
@@ -50,7 +51,7 @@ def draw(
     picture = folder.picture(level)
     told = (*notes, *fold_note(picture, folder.deepest, levels))
     regions = outlines(folder.report) if "fusion" in options.show else {}
-    return dot_source(folder.report, picture, told, regions), told
+    return dot_source(folder.report, picture, told, regions, options.measured), told
 
 
 def fold_note(picture: Picture, deepest: int, levels: list[tuple[Level, int]]) -> tuple[str, ...]:
@@ -77,6 +78,7 @@ class _Scene:
     passed: Sequence[Passing]
     columns: Columns
     regions: Mapping[int, tuple[int, str]]
+    measured: Validation | None
 
 
 def dot_source(
@@ -84,12 +86,15 @@ def dot_source(
     picture: Picture,
     notes: tuple[str, ...],
     regions: Mapping[int, tuple[int, str]] = MappingProxyType({}),
+    measured: Validation | None = None,
 ) -> str:
-    """The picture with its legend. ``regions`` are a call's number and colour of outline, as ``outlines`` gives."""
+    """The picture with its legend. ``regions`` are a call's number and colour of outline, as ``outlines`` gives; with
+    ``measured`` it is the validation view."""
+    told = legend(report, notes) if measured is None else validation_legend(report, measured, notes)
     dot = graphviz.Digraph(
         "optrace",
         graph_attr={
-            "label": legend(report, notes),
+            "label": told,
             "labelloc": "t",
             "labeljust": "l",
             "fontname": FONT,
@@ -102,7 +107,7 @@ def dot_source(
         node_attr={"fontname": FONT, "fontsize": "10", "shape": "box", "style": "rounded,filled"},
         edge_attr={"fontname": FONT, "color": EDGE, "arrowsize": "0.55"},
     )
-    scene = _Scene(report, head_ids(picture), passing(report, picture), columns(picture), regions)
+    scene = _Scene(report, head_ids(picture), passing(report, picture), columns(picture), regions, measured)
     column = scene.columns.column
     if scene.columns.beside:
         # A second pass over all boxes at once would forget which column comes first.
@@ -141,7 +146,11 @@ def _outline(scene: _Scene, node: PictureNode) -> dict[str, str]:
 
 def _add_box(dot: graphviz.Digraph, scene: _Scene, box: Box, name: str = "cluster") -> None:
     for node in box.nodes:
-        look = node_look(scene.report, node, box.captions.get(node.id, ""))
+        caption = box.captions.get(node.id, "")
+        if scene.measured is None:
+            look = node_look(scene.report, node, caption)
+        else:
+            look = validated_node(scene.report, scene.measured, node, caption)
         dot.node(node.id, **look | _outline(scene, node))
     own = {node.id for node in box.nodes}
     for left, right in scene.columns.beside:
@@ -150,7 +159,11 @@ def _add_box(dot: graphviz.Digraph, scene: _Scene, box: Box, name: str = "cluste
                 row.edge(left, right, style="invis")
     for number, inner in enumerate(box.boxes):
         with dot.subgraph(name=f"{name}_{number}") as cluster:
-            cluster.attr(**box_look(scene.report, inner, depth=name.count("_")))
+            depth = name.count("_")
+            if scene.measured is None:
+                cluster.attr(**box_look(scene.report, inner, depth=depth))
+            else:
+                cluster.attr(**validated_box(scene.report, scene.measured, inner, depth=depth))
             if inner.is_phase:
                 handed = [item for item in scene.passed if item.src == inner.title]
                 cluster.node(scene.heads[inner.title], **head_look(inner, handed))

@@ -61,7 +61,7 @@ def node_look(report: Report, node: PictureNode, caption: str) -> dict[str, str]
     tooltip = plain("\n".join(node_details(report, node)))
     if node.is_quiet:
         times = f" x{node.repeats:,}" if node.repeats > 1 else ""
-        label = font(f"{node.label}{times} {_output_text(report, node)}", size=8, color=QUIET)
+        label = font(f"{node.label}{times} {output_text(report, node)}", size=8, color=QUIET)
         return {
             "label": f"<{label}>",
             "tooltip": tooltip,
@@ -122,14 +122,14 @@ def _intensity_text(cost: CostSum) -> str:
 def _contents_lines(report: Report, node: PictureNode) -> Iterator[str]:
     """The output of an op; what a folded node holds."""
     if node.kind == "op":
-        yield _output_text(report, node)
+        yield output_text(report, node)
     else:
         yield ", ".join(node.inside[:2])
         calls = units.counted(node.cost.calls, "call")
         yield f"{calls}, {units.counted(node.cost.launches, 'launch', 'launches')}"
 
 
-def _output_text(report: Report, node: PictureNode) -> str:
+def output_text(report: Report, node: PictureNode) -> str:
     """Dtype and shape of what the first call gives, and how many more tensors there are."""
     outputs = report.graph.outputs(node.lead) or report.graph.operands(node.lead)
     if not outputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optrace.rendering.validation import Validation
 from optrace.report import Report
 
 #: A picture past this many nodes is no longer read, so it folds by itself.
@@ -23,13 +24,15 @@ class DrawOptions:
     allows). ``max_nodes``: past it a picture folds by itself (None: 400, or 2,000 where a depth is asked
     for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
     ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at
-    several batch sizes, the report itself first; a page can switch between them."""
+    several batch sizes, the report itself first; a page can switch between them. ``measured``: draw the validation
+    view, coloured by the error of prediction (pictures only)."""
 
     depth: int | None = None
     max_nodes: int | None = None
     layout_timeout_s: float = 30.0
     show: frozenset[str] = frozenset()
     batches: tuple[tuple[int, Report], ...] = ()
+    measured: Validation | None = None
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 0:

@@ -60,6 +60,8 @@ class Session:
         self._stand_in = stand_in
         self._watching: Watching = WatchingMode if stand_in is None else stand_in.watching
         self._marks = _Marks()
+        self._around_step: Callable[[], AbstractContextManager[object]] | None = None
+        self._inside_step: AbstractContextManager[object] | None = None
         self._recording = False
         self._tracer = OpTracer(
             info,
@@ -133,6 +135,15 @@ class Session:
         with self._watching(CallCounter(around)):
             yield
 
+    @contextmanager
+    def around_steps(self, around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Run each step that the program marks inside ``around()``, whatever that does; by itself nothing is recorded."""
+        self._around_step = around
+        try:
+            yield
+        finally:
+            self._around_step = None
+
     def describe(self, program: str, steps: int = 1) -> None:
         """Say in the graph what was run."""
         self._tracer.set_info(program=program, steps=steps)
@@ -148,6 +159,9 @@ class Session:
 
     def enter_step(self) -> None:
         """A marked step begins."""
+        if self._around_step is not None and not self._marks.depth:
+            self._inside_step = self._around_step()
+            self._inside_step.__enter__()
         marks = self._marks
         if not self._recording or marks.depth:
             marks.depth += 1
@@ -164,6 +178,9 @@ class Session:
         marks.depth -= 1
         if self._recording and not marks.depth:
             self._tracer.enabled = False
+        if self._inside_step is not None and not marks.depth:
+            inside, self._inside_step = self._inside_step, None
+            inside.__exit__(None, None, None)
 
     def _stand_in_stream(self) -> int:
         return 0 if self._stand_in is None else self._stand_in.stream

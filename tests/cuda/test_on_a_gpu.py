@@ -1,5 +1,6 @@
 """What only a CUDA GPU can show: the same calls in cuda and in fake mode, and what a measured step holds."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -118,7 +119,8 @@ def test_a_measured_step_is_whole():
     from optrace.measuring.recorder import measure
 
     with open_session("cuda") as session:
-        row = measure(session, "training", training(), repeats=5, seconds=1.0)
+        measured = measure(session, "training", training(), repeats=5, seconds=1.0)
+    row = measured.row
     assert not row["stray"]
     assert row["n_kernels"] == sum(len(call["kernels"]) for call in row["ops"]) > 50
     assert row["gpu_us"] > 0
@@ -127,6 +129,44 @@ def test_a_measured_step_is_whole():
     matmuls = [call for call in row["ops"] if call["op"] in ("aten.mm.default", "aten.addmm.default")]
     assert all(any(k["kind"] == "kernel" for k in call["kernels"]) for call in matmuls)
     assert {call["phase"] for call in row["ops"]} == {"forward", "backward", "optimizer"}
+
+
+def test_events_and_profiler_measure_the_same_kernel():
+    from optrace.measuring.recorder import measure
+
+    x = torch.ones(64 << 20, device="cuda")
+    with open_session("cuda") as session:
+        measured = measure(session, "stream", lambda: x.mul_(1.0), repeats=5, seconds=1.0)
+    assert len(measured.call_us) == 1
+    assert measured.event_us[0] == pytest.approx(measured.call_us[0], rel=0.15)
+    assert measured.event_cold_us[0] == pytest.approx(measured.call_us[0], rel=0.15)
+    assert measured.call_us[0] <= measured.wall.median
+
+
+def test_an_operand_in_l2_is_quicker_than_with_l2_flushed():
+    from optrace.measuring.recorder import measure
+
+    x = torch.ones(4 << 20, device="cuda")  # 16 MiB
+    with open_session("cuda") as session:
+        measured = measure(session, "stream", lambda: x.mul_(1.0), repeats=5, seconds=1.0)
+    assert measured.event_us[0] < measured.event_cold_us[0]
+
+
+@pytest.mark.parametrize("sample", ["toy_block.py", "mlp_train.py", "kv_decode.py"])
+def test_the_command_measures_models_and_programs_that_mark_their_steps(sample, tmp_path):
+    words = [str(SAMPLES / sample), "--seconds", "0.3", "--save", "record.jsonl.gz", "-o", "graph.dot"]
+    done = subprocess.run(
+        [sys.executable, "-m", "optrace.cli", "measure", *words],
+        check=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "wall clock" in done.stdout
+    machine, row = (json.loads(line) for line in gzip.open(tmp_path / "record.jsonl.gz"))
+    assert machine["device"] == torch.cuda.get_device_name()
+    assert row["n_kernels"] > 0
+    assert "measured" in (tmp_path / "graph.dot").read_text()
 
 
 @pytest.mark.parametrize(
