@@ -163,7 +163,8 @@ def test_the_command_measures_models_and_programs_that_mark_their_steps(sample, 
         text=True,
     )
     assert "wall clock" in done.stdout
-    machine, row = (json.loads(line) for line in gzip.open(tmp_path / "record.jsonl.gz"))
+    packed = (tmp_path / "record.jsonl.gz").read_bytes()
+    machine, row = (json.loads(line) for line in gzip.decompress(packed).splitlines())
     assert machine["device"] == torch.cuda.get_device_name()
     assert row["n_kernels"] > 0
     assert "measured" in (tmp_path / "graph.dot").read_text()
