@@ -189,6 +189,30 @@ def test_every_kind_has_rates():
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in made:
                 constants = [arg.value for arg in call.args[:1] if isinstance(arg, ast.Constant)]
                 made[call.func.id].update(constants)
+    # Kinds that are put together from parts.
+    made["Kernel"] |= {
+        f"{kind}_{way}" for kind in ("reduce", "arg_reduce", "moments") for way in ("rows", "columns")
+    }
+    ways = ("", "_backward")
+    made["Kernel"] |= {f"softmax_{kind}{way}" for kind in ("warp", "block", "spatial") for way in ways}
+    made["Kernel"] |= {
+        f"{kind}_pool{dims}" for kind in ("max", "average", "adaptive") for dims in ("", "_3d")
+    }
+    made["Product"] |= {f"simt_{layout}" for layout in ("nn", "nt", "tn", "tt")}
+    made["Product"] |= {
+        f"attention_{backend}{way}" for backend in ("flash", "cudnn", "efficient") for way in ways
+    }
+    made["Product"] |= {
+        "conv",
+        "conv_half",
+        "conv_image",
+        "conv_first",
+        "conv_pointwise",
+        "conv_pixel",
+        "conv_last",
+    }
+    made["Product"] |= {f"conv_transposed{kind}" for kind in ("", "_half", "_3d")}
+    made["Product"] |= {"conv_grouped", "warp_specialized", "tensor_op", "attention_decode"}
     gpu = find_gpu("h200")
     assert made["Kernel"] | made["flat"] <= set(gpu.kernels)
     assert made["Product"] <= set(gpu.products)

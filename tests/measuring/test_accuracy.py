@@ -33,7 +33,7 @@ LIMITS = {
     "hbm_read": (0.05, 0.40),
     "peak_bytes": (0.0, 0.02),
     "flops": (0.0, 0.0),
-    "device_us": (0.10, 0.36),
+    "device_us": (0.08, 0.18),
 }
 
 

@@ -103,12 +103,8 @@ def log_of_sums(node: OpNode, _work: Work, target: Target) -> Sequence[Launch]:
     """amax; abs, equal, masked_fill over the result; subtract, exp over the input; sum; log, add."""
     source, result = node.inputs[0], node.outputs[0]
     dims = reduced_dims(node)
-    keepdim = replace(
-        source,
-        shape=tuple(
-            1 if d in {x % len(source.shape) for x in dims} else n for d, n in enumerate(source.shape)
-        ),
-    )
+    reduced = {dim % max(1, len(source.shape)) for dim in dims} or set(range(len(source.shape)))
+    keepdim = replace(source, shape=tuple(1 if dim in reduced else n for dim, n in enumerate(source.shape)))
     maxima = replace(contiguous(keepdim), dtype=result.dtype)
     full = contiguous(source, dtype=result.dtype)
     small = [over(maxima.shape, maxima, maxima)] * 3
