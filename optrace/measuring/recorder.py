@@ -6,10 +6,10 @@ Times are taken with nothing watching; calls, launches, events and memory in run
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from time import perf_counter  # not by attribute: a session replaces it, to hear the program's own
 from typing import Any
 
 import msgspec
@@ -232,13 +232,13 @@ def _warm_up(steps: Steps, seconds: float) -> tuple[bool, int]:
     @contextmanager
     def around() -> Iterator[None]:
         torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = perf_counter()
         yield
         torch.cuda.synchronize()
-        found.append((time.perf_counter() - start) * 1e6)
+        found.append((perf_counter() - start) * 1e6)
 
-    end = time.perf_counter() + seconds
-    while not has_settled(found) and (time.perf_counter() < end or len(found) < 3):
+    end = perf_counter() + seconds
+    while not has_settled(found) and (perf_counter() < end or len(found) < 3):
         steps.run(around, _WINDOW)
     return has_settled(found), len(found)
 
@@ -317,8 +317,8 @@ def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> 
         return (len(runs) - 1,)
 
     timings: list[Timing] = []
-    end = time.perf_counter() + seconds
-    while len(timings) < repeats and (time.perf_counter() < end or len(timings) < 3):
+    end = perf_counter() + seconds
+    while len(timings) < repeats and (perf_counter() < end or len(timings) < 3):
         timings.append(timed(run))
     steady = undisturbed(timings)
     return [runs[int(timing.us[0])] for timing in steady], statistics.median(t.loop_us for t in steady)
@@ -332,11 +332,11 @@ def _timed(steps: Steps, repeats: int, seconds: float) -> list[Timing]:
     def around() -> Iterator[None]:
         before = loop_turn_us()
         torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = perf_counter()
         yield
-        issued = time.perf_counter()
+        issued = perf_counter()
         torch.cuda.synchronize()
-        us = ((issued - start) * 1e6, (time.perf_counter() - start) * 1e6)
+        us = ((issued - start) * 1e6, (perf_counter() - start) * 1e6)
         found.append(Timing(us, max(before, loop_turn_us())))
 
     steps.run(around, repeats, seconds)
@@ -350,14 +350,14 @@ def _back_to_back(steps: Steps, repeats: int, seconds: float) -> Spread:
 
     def start() -> None:
         torch.cuda.synchronize()
-        clock[0] = time.perf_counter()
+        clock[0] = perf_counter()
 
     def end() -> None:
         torch.cuda.synchronize()
-        clock[0] = time.perf_counter() - clock[0]
+        clock[0] = perf_counter() - clock[0]
 
-    over = time.perf_counter() + seconds
-    while not found or (len(found) < 5 and time.perf_counter() < over):
+    over = perf_counter() + seconds
+    while not found or (len(found) < 5 and perf_counter() < over):
         count = steps.row(max(repeats // 3, 3), start, end)
         found.append(clock[0] * 1e6 / count)
     return Spread.of(found)

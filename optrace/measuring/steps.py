@@ -6,9 +6,9 @@ What a measurement does is a context around one step, so that both kinds are mea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter  # not by attribute: a session replaces it, to hear the program's own
 from typing import Any, Protocol, TypeVar
 
 from optrace.program import Program
@@ -43,9 +43,9 @@ class Repeated:
 
     def run(self, around: Around, wanted: int, seconds: float = float("inf")) -> int:
         """As ``Steps.run``."""
-        end = time.perf_counter() + seconds
+        end = perf_counter() + seconds
         done = 0
-        while done < wanted and (not done or time.perf_counter() < end):
+        while done < wanted and (not done or perf_counter() < end):
             with around():
                 self.step()
             done += 1
@@ -83,7 +83,7 @@ class Marked:
 
     def run(self, around: Around, wanted: int, seconds: float = float("inf")) -> int:
         """As ``Steps.run``."""
-        end = time.perf_counter() + seconds
+        end = perf_counter() + seconds
         done = 0
 
         def inside(number: int) -> AbstractContextManager[object]:
@@ -93,7 +93,7 @@ class Marked:
             done += 1
             return around()
 
-        while done < wanted and (not done or time.perf_counter() < end):
+        while done < wanted and (not done or perf_counter() < end):
             before = done
             self._turn(inside)
             if done == before:

@@ -36,6 +36,9 @@ class FakeEvent:
     def record(self) -> None:
         self.at = time.perf_counter()
 
+    def synchronize(self) -> None:
+        pass
+
     def elapsed_time(self, end: FakeEvent) -> float:
         return (end.at - self.at) * 1e3
 
