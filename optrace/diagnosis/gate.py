@@ -204,14 +204,16 @@ class _Measures:
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for call in calls:
             groups[self._group(call)].append(call)
-        before = {(row.op, row.module, row.phase): row for row in stored.ops} if stored else {}
+        before: dict[tuple[str, str, str], float] = defaultdict(float)
         # A limit on modules is about one of them, and the baseline keeps all of a folded path together.
         grew = stored is not None and name in _STORED and not limit.module
+        if stored is not None and grew:
+            for row in stored.ops:
+                before[row.op, _below_root(row.module), row.phase] += getattr(row, name)
         found = []
         for group, members in groups.items():
             amount = self._amount(name, members)
-            if grew and group in before:
-                amount -= getattr(before[group], name)
+            amount -= before.pop((group[0], _below_root(group[1]), group[2]), 0.0)
             if amount > 0:
                 line = self._graph.source(members[0]).line
                 found.append(Culprit(f"{group[0]} x{len(members):,}", group[1], line, amount, grew))
@@ -256,6 +258,11 @@ class _Measures:
             for pattern, path in of_row[row] if row >= 0 else ():
                 found[pattern].setdefault(path, []).append(call)
         return found
+
+
+def _below_root(module: str) -> str:
+    """A path without the outermost module, which is named for its class and may be renamed."""
+    return module.partition(".")[2]
 
 
 #: Figures of an op that a baseline keeps.

@@ -260,3 +260,17 @@ def test_cpu_mode_records_the_calls_of_fake_mode(sample: str, options: dict[str,
         ]
 
     assert calls("cpu", "error") == calls("fake", "zero")
+
+
+def test_attention_falls_pass_by_pass(graph: Any) -> None:
+    """Outside of the attention a layer launches 11 times: 2 norms, 3 projections, the output, 2 products and a gelu of
+    the MLP, 2 residual adds. Written out the attention takes 9: 4 copies, 2 products and a memset, scale, softmax;
+    fused it takes a kernel and a memset; one projection takes the place of 3."""
+    totals = [
+        graph(f"attention_passes.py:{name}", "--no-grad", "--dtype", "bf16")["totals"]
+        for name in ("WrittenOut", "FusedAttention", "OneProjection")
+    ]
+    launches = [row["launches"] for row in totals]
+    assert launches == [4 * (11 + 9), 4 * (11 + 2), 4 * (11 + 2 - 2)]
+    assert totals[1]["hbm_bytes"] < 0.5 * totals[0]["hbm_bytes"]
+    assert totals[1]["peak_bytes"] < totals[0]["peak_bytes"]

@@ -22,6 +22,8 @@ from optrace.graph import Frame, OpNode, TensorMeta
 from optrace.graph.opgraph import WRITES
 from optrace.timeline import Task
 
+_NODES_KEPT = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -55,6 +57,8 @@ class Scene:
     def node(self, call: int) -> OpNode:
         node = self._nodes.get(call)
         if node is None:
+            if len(self._nodes) >= _NODES_KEPT:
+                self._nodes.clear()  # a million of them would fill the memory
             node = self._nodes[call] = self.graph[call]
         return node
 

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from optrace.diagnosis.findings import find
+from tests.rendering.by_hand import HandGraph
+
+
+def test_occurrences_at_a_line_are_one_finding_and_the_claim_is_a_replay() -> None:
+    """Each read waits for its copy and then 5 us; without the reads the host goes on issuing."""
+    hand = HandGraph()
+    x = hand.tensor((8, 8))
+    for layer in range(3):
+        where = {"module": f"Net.blocks.{layer}", "cls": "Block"}
+        hand.call("aten.relu.default", [x], [hand.tensor((8, 8))], line=3, device_us=2.0, **where)
+        hand.call("aten._local_scalar_dense.default", [x], [], line=4, kernels=0, memcpys=1, device_us=1.0, host_wait=True, **where)  # fmt: skip
+    report = hand.report()
+    (finding,) = find(report)
+    assert (finding.kind, finding.count, finding.module) == ("sync", 3, "Net.blocks.*")
+    assert str(finding.source) == "/home/me/toy.py:4"
+    # What is left are three calls of 11 us on the host, the last of which runs 2 us on the device.
+    assert finding.saves_us == pytest.approx(report.timeline.wall_us - (3 * 11 + 2))
+
+
+def test_a_run_without_calls_has_no_findings() -> None:
+    assert find(HandGraph().report()) == ()
+
+
+def test_the_search_is_near_linear() -> None:
+    def seconds(layers: int) -> float:
+        hand = HandGraph()
+        hand.chain(layers * 10)
+        for _ in range(layers):
+            hand.call(
+                "aten._local_scalar_dense.default", [0], [], line=4, kernels=0, memcpys=1, host_wait=True
+            )
+        report = hand.report()
+        best = float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            find(report)
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert seconds(400) < 12 * seconds(100)
