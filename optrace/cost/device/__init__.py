@@ -82,7 +82,7 @@ class DeviceModel:
         gpu = self._rates.gpu
         launched = launches_of(node, work, self._target)
         hbm_bytes = traffic.read + traffic.written
-        touched = sum(launch.nbytes for launch in launched)
+        touched = sum(launch.nbytes * launch.count for launch in launched)
         crossing = hbm_bytes / touched if touched else 0.0
         total = bound_by_memory = 0.0
         for launch in launched:

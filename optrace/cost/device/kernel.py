@@ -44,6 +44,10 @@ class Product:
     nbytes: float = 0.0
     split: bool = False
 
+    @property
+    def count(self) -> int:
+        return 1
+
 
 Launch = Kernel | Product
 Lister = Callable[[OpNode, Work, Target], Sequence[Launch]]
