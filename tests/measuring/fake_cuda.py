@@ -101,6 +101,7 @@ def install(monkeypatch, of_call=lambda number: True) -> None:
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(events.torch, "empty", empty)
     monkeypatch.setattr(session, "_cuda_stream", lambda: 0)
+    monkeypatch.setattr(session, "stood_in_before", lambda: False)
     monkeypatch.setattr(session, "watching_overhead_us", lambda *_: 0.0)
     monkeypatch.setattr(session.Session, "place", lambda self, value: value)
     monkeypatch.setattr(machine, "gpu_state", lambda *_: None)
