@@ -288,6 +288,27 @@ def batch_norm_left_on(bad: bool) -> Step:
     return inference(lambda: model(x))
 
 
+class Standardized(nn.Module):
+    """A weight is standardized by batch norm's kernel, as norm-free networks do; images by batch norm itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, 3, 3))
+
+    def forward(self, x: torch.Tensor, bad: bool) -> torch.Tensor:
+        weight = F.batch_norm(self.weight.reshape(1, 8, -1), None, None, training=True).reshape(
+            self.weight.shape
+        )
+        x = F.conv2d(x, weight)
+        return F.batch_norm(x, None, None, training=True) if bad else x
+
+
+@pair("training-mode")
+def standardized_weight(bad: bool) -> Step:
+    model, x = Standardized().cuda(), cuda(4, 8, 16, 16)
+    return inference(lambda: model(x, bad))
+
+
 @pair("training-mode")
 def training_trains(bad: bool) -> Step:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)).cuda(), cuda(8, 64)

@@ -29,7 +29,9 @@ def training_mode_at_inference(scene: Scene) -> Iterator[Hit]:
     for call in scene.calls_of(*_BATCH_NORM):
         node = scene.node(call)
         trains = node.arg("training", True)
-        if trains is False:
+        storage = scene.storage_of(call)
+        standardizes_a_weight = storage >= 0 and scene.graph.storages[storage].kind == "parameter"
+        if trains is False or standardizes_a_weight:
             continue
         nbytes = 2 * node.inputs[0].nbytes
         yield Hit(
