@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from optrace.cost.host import HostTime
 from optrace.cost.peak import Holding
+from optrace.cost.profiles import MEASURED_KERNELS, gpu_profiles
 from optrace.diagnosis import Bound
 from optrace.rendering import units
 from optrace.rendering.sums import CostSum, costs_of, shared_bound
@@ -152,6 +153,11 @@ def provenance(report: Report) -> tuple[str, ...]:
         f"All times (~) are predicted for {gpu.name}, {_basis(gpu.measured, gpu.source)}.",
         f"Host times: {host.name}, {_basis(host.measured, host.source)}.",
     ]
+    if not gpu.kernels:
+        base = gpu_profiles()[MEASURED_KERNELS]
+        lines.insert(
+            1, f"Kernel rates were measured on {base.name} and are scaled to this GPU by both datasheets."
+        )
     if overrides:
         lines.append(f"Set by hand: {', '.join(overrides)}.")
     return tuple(lines)
