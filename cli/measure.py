@@ -195,7 +195,7 @@ class _Asked:
 
     def child(self) -> list[str]:
         """The command that runs the same step once, to be counted."""
-        words = [sys.executable, "-m", str(__package__), "measure", self.target, "--counted-step"]
+        words = [sys.executable, "-m", "optrace.cli", "measure", self.target, "--counted-step"]
         for name, value in self.options.items():
             option = f"--{name.replace('_', '-')}"
             if value is True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,9 @@ def profiled(session: Session, calls: int, found: Profiled) -> Iterator[None]:
     """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=activities) as profiler:
+    with warnings.catch_warnings(), torch.profiler.profile(activities=activities) as profiler:
+        # Said once a process of profilers that run more than one cycle; this one runs one.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
         with session.counting(lambda number: torch.profiler.record_function(f"{_MARK}{number}")):
             yield
         torch.cuda.synchronize()

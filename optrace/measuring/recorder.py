@@ -36,8 +36,10 @@ _SETTLED = 0.05
 _DISTURBED = 1 / 3
 _WIDE = 0.25
 
-#: Sum of the times by events against the profiler's: more apart than this is worth a word.
+#: Sum of the times by events against the profiler's: more apart than this share, and than what the device takes from
+#: the end of one launch to the start of the next, is worth a word.
 _APART = 0.25
+_BETWEEN_LAUNCHES_US = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,7 @@ def measure(
 
     with stage("warm-up"):
         settled, warmup_steps = _warm_up(steps, seconds)
-    if not settled:
-        remarks.append(f"the step had not settled after {warmup_steps} steps: its times still change")
+    remarks += _remarks_on_warm_up(settled, warmup_steps)
     with stage("timing the step"):
         timings = _timed(steps, repeats, seconds)
     steady = undisturbed(timings)
@@ -238,9 +239,20 @@ def _warm_up(steps: Steps, seconds: float) -> tuple[bool, int]:
         found.append((perf_counter() - start) * 1e6)
 
     end = perf_counter() + seconds
-    while not has_settled(found) and (perf_counter() < end or len(found) < 3):
+    steps.run(around, 2 * _WINDOW, seconds)
+    while not has_settled(found) and perf_counter() < end:
         steps.run(around, _WINDOW)
     return has_settled(found), len(found)
+
+
+def _remarks_on_warm_up(settled: bool, count: int) -> list[str]:
+    if settled:
+        return []
+    if count < 2 * _WINDOW:
+        return [
+            f"the time for the warm-up was over after {count} steps: too few to know whether they have settled"
+        ]
+    return [f"the step had not settled after {count} steps: its times still change"]
 
 
 def _remarks_on(wall: Spread, disturbed: int, taken: int) -> list[str]:
@@ -261,7 +273,8 @@ def _remarks_on_events(times: Sequence[float], launches: Sequence[Sequence[Launc
     """The two ways of timing a kernel must agree."""
     profiler = sum(launch.us for call in launches for launch in call)
     events = sum(us for us, call in zip(times, launches, strict=False) if call)
-    if not times or not profiler or abs(events - profiler) <= _APART * profiler:
+    allowed = _APART * profiler + _BETWEEN_LAUNCHES_US * sum(map(len, launches))
+    if not times or not profiler or abs(events - profiler) <= allowed:
         return []
     return [
         f"the profiler and CUDA events disagree: {profiler:,.0f} and {events:,.0f} us in all "

@@ -25,6 +25,26 @@ def test_without_a_gpu(optrace: Command, write: Write) -> None:
     assert not Path("record.jsonl.gz").exists()
 
 
+@without_gpu
+def test_it_takes_the_options_of_models_and_prices(optrace: Command, write: Write) -> None:
+    write("")
+    model = ["--train", "--optimizer", "sgd", "--dtype", "bf16", "--autocast", "--no-grad", "--batch", "2"]
+    prices = [
+        "--gpu",
+        "h100",
+        "--host",
+        "default",
+        "--dispatch-us",
+        "1",
+        "--launch-us",
+        "1",
+        "--bandwidth-tb",
+        "1",
+    ]
+    ran = optrace("measure", "model.py", *model, *prices, "--", "--own", "argument")
+    assert "needs a CUDA GPU" in ran.err  # asked after the options were read
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -9,23 +9,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from optrace.cli.measure import _Asked
 
 from optrace.cost.profiles import pricing
 from optrace.measuring.beside import by_op, counters_mismatch, figures, time_weighted_error
 from optrace.measuring.counters import CountedKernel
 from optrace.measuring.limits import Limits, StageTimeoutError
-from optrace.measuring.record import read_machine, read_runs
-from optrace.measuring.recorder import MeasureError, Measurement, measure
+from optrace.measuring.record import Launch, read_machine, read_runs
+from optrace.measuring.recorder import (
+    MeasureError,
+    Measurement,
+    _remarks_on_events,
+    _remarks_on_warm_up,
+    measure,
+)
 from optrace.report import report
 from optrace.tracing import open_session
 from tests.measuring import fake_cuda
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for a GPU that is there")
-pytestmark = [
-    without_gpu,
-    # torch's profiler says so once a process, whatever is asked of it.
-    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
-]
+pytestmark = without_gpu
 
 
 def measured_step(**how: object) -> Measurement:
@@ -50,6 +53,36 @@ def test_each_call_has_its_kernels_and_times(monkeypatch: pytest.MonkeyPatch) ->
     assert {"freed", "phase", "module", "stream", "pre_us", "event_us", "event_cold_us"} <= row["ops"][
         0
     ].keys()
+
+
+def test_the_child_of_nsight_compute_runs_the_same_step() -> None:
+    options = {
+        "train": True,
+        "optimizer": "sgd",
+        "dtype": None,
+        "no_grad": False,
+        "batch": 2,
+        "args": ("--size", "4"),
+    }
+    words = _Asked("model.py:net", options, warmup=3, repeats=30, seconds=5.0, limit=60.0).child()
+    assert words[1:] == [
+        *("-m", "optrace.cli", "measure", "model.py:net", "--counted-step"),
+        *("--train", "--optimizer", "sgd", "--batch", "2", "--warmup", "3", "--", "--size", "4"),
+    ]
+
+
+def test_events_that_disagree_with_the_profiler_are_said() -> None:
+    call = (Launch("kernel", "a", 100.0),)
+    assert _remarks_on_events([120.0, 5.0], [call, ()]) == []
+    assert _remarks_on_events([100 * 1.25 + 2.0], [call]) == []  # a quarter, and 2 us for the launch
+    assert "disagree: 100 and 128 us" in _remarks_on_events([127.6], [call])[0]
+    assert _remarks_on_events([], [call]) == []
+
+
+def test_a_warm_up_says_what_it_knows() -> None:
+    assert _remarks_on_warm_up(True, 8) == []
+    assert "too few to know" in _remarks_on_warm_up(False, 4)[0]
+    assert "had not settled after 40 steps" in _remarks_on_warm_up(False, 40)[0]
 
 
 def test_a_stage_too_long_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
