@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "scoreboard": "a line a recorded graph: passes over one program, falling line by line",
     "measure": "measure a program's step on this machine's GPU, beside the prediction",
     "accuracy": "price recorded programs and lay what was measured beside",
+    "calibrate": "measure this machine's GPU and host, and keep what came out as profiles",
     "gpus": "list the GPU profiles and where their numbers come from",
 }
 DEFAULT = "trace"

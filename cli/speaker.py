@@ -35,6 +35,11 @@ class Speaker:
         if not self._quiet:
             tell(text)
 
+    def progress_line(self, text: str) -> None:
+        """A stage that begins, on stderr."""
+        if not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
     def report(self, report: Report, top: int, *, findings: bool = False) -> None:
         """The scoreboard, with ``findings`` what is worth changing, and what the figures leave out."""
         if self._quiet:

@@ -29,9 +29,9 @@ from optrace.tracing.clock import reference_loop_us
 _TURNS, _CALLS = 9, 100
 #: Calls of a case that are recorded, for the Python around them.
 _RECORDED = 20
-#: Launches that ``_foreach_add_`` makes of a tensor of this many elements: 320 blocks of 65,536 elements each.
-_CHUNK = 320 * 65536
-_CHUNKS = 8
+#: No call passes the dispatcher in less.
+_LEAST_US = 0.05
+#: Tensors of a list: as many as ``_foreach_add_`` puts into one launch.
 _LIST = 64
 
 
@@ -51,16 +51,14 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     device = session.device
     _warm_up()
     single = torch.ones(64, device=device)
-    long, many = (
-        torch.ones(_CHUNKS * _CHUNK, device=device),
-        [torch.ones(8, device=device) for _ in range(_LIST)],
-    )
+    many = [torch.ones(8, device=device) for _ in range(_LIST)]
     grown, plain = torch.ones(64, device=device, requires_grad=True), torch.ones(64, device=device)
     flags = plain > 0
     named = {f"{case.kind}.{case.name}": case for case in cases(device)}
     special: dict[str, Call] = {
         "one chunk": lambda: torch._foreach_add_([single], 1.0),
-        "chunks": lambda: torch._foreach_add_([long], 1.0),
+        "bare launch": partial(torch._C._cuda_sleep, 1),
+        "no launch": single.dim,
         "list": lambda: torch._foreach_add_(many, 1.0),
         "no grad": lambda: torch.mul(plain, 2.0),
         "grad": lambda: torch.mul(grown, 2.0),
@@ -69,7 +67,8 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     }
     calls = {name: case.call for name, case in named.items()} | special
     took, loop = _time(calls)
-    launch = max((took["chunks"] - took["one chunk"]) / (_CHUNKS - 1), 0.1)
+    # A kernel that does nothing, launched past the dispatcher, less getting from Python to it.
+    launch = max(took["bare launch"] - took["no launch"], 0.1)
     timed = [_look_at(session, target, case, took[name]) for name, case in named.items()]
     dispatch = _dispatch(timed, launch)
     plain_python = _look_at(
@@ -165,13 +164,14 @@ def _look_at(session: Session, target: Target, case: Case, us: float) -> _Timed:
 
 
 def _dispatch(timed: Sequence[_Timed], launch_us: float) -> dict[HostClass, float]:
-    """A class's dispatch: the median of its cases, less their Python, launches and views."""
+    """A class's dispatch: the median of its cases, less their Python, launches and views; at least what a view takes,
+    whose way through the dispatcher every call shares."""
     views = [row for row in timed if row.kind == "view"]
-    view_us = max(statistics.median(row.us - row.python_us for row in views), 0.0)
+    view_us = max(statistics.median(row.us - row.python_us for row in views), _LEAST_US)
     found: dict[HostClass, list[float]] = {}
     for row in timed:
         rest = row.us - row.python_us - row.launches * launch_us - len(row.others) * view_us
-        found.setdefault(row.kind, []).append(max(rest, 0.0))
+        found.setdefault(row.kind, []).append(max(rest, view_us))
     return {kind: _rounded(statistics.median(values)) for kind, values in found.items()}
 
 

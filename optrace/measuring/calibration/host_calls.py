@@ -99,8 +99,14 @@ def cases(device: str) -> list[Case]:
                 ),
             ),
         ),
-        "attention": (("flash", lambda: aten._scaled_dot_product_flash_attention(heads, heads, heads)),),
-        "attention_backward": (("flash", lambda: _flash_backward(heads, attended)),),
+        "attention": (
+            ("flash", lambda: aten._scaled_dot_product_flash_attention(heads, heads, heads)),
+            (
+                "efficient",
+                lambda: aten._scaled_dot_product_efficient_attention(heads, heads, heads, None, False),
+            ),
+        ),
+        "attention_backward": (("flash", lambda: flash_backward(*flash_arguments)),),
         "gather": (
             ("index_select", lambda: torch.index_select(x, 0, rows)),
             ("index", lambda: aten.index(x, [rows])),
@@ -124,28 +130,14 @@ def cases(device: str) -> list[Case]:
     )
     batch_t = batch.transpose(1, 2)
     statistics = torch.native_layer_norm(x, (64,), bias, bias, 1e-5)[1:]
-    attended = aten._scaled_dot_product_flash_attention(heads, heads, heads)
-    return [Case(kind, name, call) for kind, named in table.items() for name, call in named]
-
-
-def _flash_backward(heads: torch.Tensor, attended: Sequence[object]) -> object:
-    out, logsumexp, begin_q, begin_k, longest_q, longest_k, state, unused, _ = attended
-    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        out,
-        heads,
-        heads,
-        heads,
-        out,
-        logsumexp,
-        begin_q,
-        begin_k,
-        longest_q,
-        longest_k,
-        0.0,
-        False,
-        state,
-        unused,
+    out, logsumexp, begin_q, begin_k, longest_q, longest_k, state, unused, _ = (
+        aten._scaled_dot_product_flash_attention(heads, heads, heads)
     )
+    flash_backward = aten._scaled_dot_product_flash_attention_backward.default
+    flash_arguments = (
+        out, heads, heads, heads, out, logsumexp, begin_q, begin_k, longest_q, longest_k, 0.0, False, state, unused,
+    )  # fmt: skip
+    return [Case(kind, name, call) for kind, named in table.items() for name, call in named]
 
 
 def training_step(device: str) -> Call:
