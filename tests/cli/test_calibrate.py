@@ -129,5 +129,5 @@ def test_what_is_kept_is_found_by_later_runs(
 
 def test_a_folder_that_cannot_be_written(shipped: GpuProfile, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot write the profile .*file/gpu/h200.toml"):
+    with pytest.raises(BadInput, match=r"cannot write the profile .*file/gpu/h200.toml"):
         list(calibrate._kept(calibration(shipped).profile, find_host("default"), tmp_path / "file"))
