@@ -6,8 +6,9 @@ from optrace.cost.device import DeviceModel, launches_of
 from optrace.cost.device.kernel import MEMSET, Product
 from optrace.cost.pricing import price
 from optrace.cost.profiles import pricing
-from optrace.measuring.calibration.device_cases import device_cases
-from optrace.measuring.calibration.device_launches import timed_launches
+from optrace.measuring.calibration import device_launches
+from optrace.measuring.calibration.device_cases import DeviceCase, device_cases
+from optrace.measuring.calibration.device_launches import sweep, timed_launches
 from optrace.measuring.calibration.fit import fit_rates
 from optrace.measuring.record import Launch
 from optrace.tracing import open_session
@@ -78,3 +79,32 @@ def test_calls_that_launched_something_else_are_left_out(recorded):
     prices = pricing("h200")
     nothing = [[Launch("kernel", "unheard of", 1.0)] * 9 for _ in range(len(recorded))]
     assert list(timed_launches(recorded, prices, nothing)) == []
+
+
+def test_the_sweep_runs_batch_by_batch_and_keeps_its_time(monkeypatch):
+    """With a stand-in as the GPU and the model's own times as the profiler's."""
+    prices = pricing("h200")
+    monkeypatch.setattr(device_launches.torch.cuda, "mem_get_info", lambda: (1 << 37, 1 << 37))
+    monkeypatch.setattr(device_launches.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device_launches.torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(device_launches, "_BATCH", 4)
+
+    def profiled(session, step, calls):
+        graph = session.graph
+        assert len(graph) == calls
+        return made_up(graph, prices, prices.target(graph.info.torch)), []
+
+    def broken():
+        raise RuntimeError("not on this GPU\nmore of it")
+
+    cases = [*device_cases()[::150], DeviceCase("odd", broken)]
+    monkeypatch.setattr(device_launches, "profile_launches", profiled)
+    seen = []
+    with open_session("fake", gpu="h200") as session:
+        whole = sweep(session, prices, cases, seconds=600.0, progress=seen.append)
+        cut = sweep(session, prices, cases, seconds=0.0, progress=seen.append)
+    assert whole.failed == (("odd", "not on this GPU"),)
+    assert (whole.cases, whole.left_out) == (len(cases) - 1, 0)
+    assert seen == [4, 8, 9, 4]
+    assert cut.left_out == len(cases) - 4
+    assert len(whole.timed) > len(cut.timed) > 8

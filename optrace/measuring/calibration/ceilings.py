@@ -54,7 +54,7 @@ def _device_us(call: Callable[[], object], repeats: int = 10, rounds: int = 3) -
     call()
     best = float("inf")
     for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch
         torch.cuda.synchronize()
         start.record()
         for _ in range(repeats):
@@ -106,8 +106,8 @@ def _read_us(nbytes: int) -> float:
     """Device time of reading a set of so many bytes again, just after it was read."""
     x, y = torch.ones(nbytes // 4, device="cuda"), torch.ones((), device="cuda")
 
-    def read() -> None:
-        torch.sum(x, dim=0, out=y)
+    def read() -> torch.Tensor:
+        return torch.sum(x, dim=0, out=y)
 
     graph = _captured(lambda: [read() for _ in range(_READS)])
     return _device_us(graph.replay, repeats=2) / _READS if graph else _device_us(read, repeats=2 * _READS)

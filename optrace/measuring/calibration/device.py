@@ -17,9 +17,9 @@ import msgspec
 import torch
 
 from optrace.cost.device.kernel import Kernel
+from optrace.cost.host_profile import HostProfile
 from optrace.cost.profiles import (
     GpuProfile,
-    HostProfile,
     Pricing,
     UnknownProfileError,
     find_gpu,

@@ -52,7 +52,8 @@ def _positions(below: int, *shape: int) -> Tensor:
     return torch.randint(0, below, shape, device="cuda")
 
 
-def _case(name: str, function: Callable[..., object], make: Callable[[], tuple[Any, ...]]) -> DeviceCase:
+def _case(name: str, function: Callable[..., object], make: Callable[..., tuple[Any, ...]]) -> DeviceCase:
+    """``make`` takes no arguments but defaults, which hold what a loop had in hand."""
     return DeviceCase(name, lambda: partial(function, *make()))
 
 
@@ -97,7 +98,7 @@ def _layouts() -> Iterator[DeviceCase]:
         side = 1 << (size.bit_length() // 2)
         rows = max(1, size // 512)
         images = max(1, size // 65536)
-        table: dict[str, tuple[Callable[..., object], Callable[[], tuple[Any, ...]]]] = {
+        table: dict[str, tuple[Callable[..., object], Callable[..., tuple[Any, ...]]]] = {
             "bias_last": (torch.add, lambda n=normal, s=size: (n(s // 1024, 1024), n(1024))),
             "bias_channel": (torch.add, lambda n=normal, s=size: (n(s // 4096, 64, 8, 8), n(64, 1, 1))),
             "row_scale": (torch.mul, lambda n=normal, r=rows: (n(r, 512), n(r, 1))),

@@ -86,13 +86,11 @@ def _batches(cases: Sequence[DeviceCase], failed: list[tuple[str, str]]) -> Iter
             continue
         calls.append(call)
         del call
-        if (
-            len(calls) == _BATCH
-            or number == len(cases)
-            or torch.cuda.memory_allocated() > _MEMORY_SHARE * free
-        ):
+        if len(calls) == _BATCH or torch.cuda.memory_allocated() > _MEMORY_SHARE * free:
             yield calls, number
             calls = []
+    if calls:
+        yield calls, len(cases)
 
 
 def _profiled(
@@ -149,6 +147,7 @@ def _lined_up(
     node: OpNode, modelled: Sequence[Modelled], real: Sequence[Launch]
 ) -> Iterator[tuple[Modelled, Launch]]:
     """By their order; of a convolution, whose small kernels come and go with its algorithm, part by part."""
+    parts: Sequence[tuple[Sequence[Modelled], Sequence[Launch]]]
     if "convolution" in node.op:
         layouts = [launch for launch in modelled if launch.kind == "layout"]
         mains = [launch for launch in modelled if launch.kind.startswith(("conv", "depthwise", "warp"))]
@@ -160,7 +159,7 @@ def _lined_up(
             ),
         )
     else:
-        parts = ((list(modelled), list(real)),)
+        parts = ((modelled, real),)
     for expected, found in parts:
         if len(expected) == len(found):
             yield from zip(expected, found, strict=True)

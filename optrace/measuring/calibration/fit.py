@@ -120,7 +120,7 @@ class _Kind(Generic[R]):
     ) -> None:
         self._gpu = gpu
         self._kind = kind
-        self._rates = rates
+        self._rates: R = rates
         self._rows = rows
         self._weights = weights
         self._fields = [
