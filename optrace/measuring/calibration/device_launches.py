@@ -21,7 +21,7 @@ from optrace.cost.profiles import Pricing
 from optrace.graph import OpGraph, OpNode
 from optrace.measuring.calibration.device_cases import Call, DeviceCase
 from optrace.measuring.calibration.fit import TimedLaunch
-from optrace.measuring.launches import profile_launches
+from optrace.measuring.launches import Profiled, profiled
 from optrace.measuring.record import Launch
 from optrace.tracing import Session
 
@@ -109,8 +109,11 @@ def _profiled(
         run()
     torch.cuda.synchronize()
     graph = session.graph
-    first, second = (profile_launches(session, run, len(graph))[0] for _ in range(2))
-    return graph, [_quicker(a, b) for a, b in zip(first, second, strict=True)]
+    twice = (Profiled(), Profiled())
+    for found in twice:
+        with profiled(session, len(graph), found):
+            run()
+    return graph, [_quicker(a, b) for a, b in zip(twice[0].calls, twice[1].calls, strict=True)]
 
 
 def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:

@@ -27,7 +27,7 @@ FEWEST = 3
 #: Distances up to this count with their square.
 _NEAR = 0.15
 #: What it costs a rate to leave its start by a factor of e, as the distance of one launch.
-_HELD_BACK = 0.04
+_HELD_BACK = 0.12
 #: A rate of zero may grow from what makes up this share of a launch.
 _SEED = 0.003
 _LEAST, _MOST = 1e-7, 1e4
@@ -164,7 +164,8 @@ class _Kind(Generic[R]):
                 tried[place] = 1.0
                 grown = float(np.median((self._predict(tried) - base) / base))
                 scaled[place] = _SEED / grown if grown > _SEED else _LEAST
-        return np.clip(scaled, _LEAST, _MOST)
+        clipped: Vector = np.clip(scaled, _LEAST, _MOST)
+        return clipped
 
     def _predict(self, values: Vector) -> Vector:
         """Microseconds of each launch, by the model itself."""
@@ -173,7 +174,8 @@ class _Kind(Generic[R]):
         one = {self._kind: trial}
         changed = {"products": one} if isinstance(trial, ProductRates) else {"kernels": one}
         model = Rates(msgspec.structs.replace(self._gpu, **changed))
-        return np.array([max(model.launch_us(row.launch, row.hbm_bytes)[0], 1e-3) for row in self._rows])
+        times = (max(model.launch_us(row.launch, row.hbm_bytes)[0], 1e-3) for row in self._rows)
+        return np.fromiter(times, dtype=np.float64)
 
     def _distances(self, logs: Vector) -> Vector:
         distances: Vector = np.log(self._predict(np.exp(logs))) - self._measured
