@@ -1,12 +1,14 @@
 """A profile of this machine's GPU: a known one, with what was measured here in its place.
 
-Peaks and the datasheet's bandwidth stay: rates are relative to them. Kinds of kernel that no case timed keep the rates
+Peaks and the datasheet's bandwidth stay: rates are relative to them. So do the costs of a CUDA graph, which were fitted to
+replays of whole programs: graphs of tiny kernels, which are timed here, cost less. Kinds of kernel that no case timed keep the rates
 that are known, scaled as for any GPU that was not measured; the profile's note names them.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ from optrace.tracing import Session
 
 #: The share of the time left that is kept for fitting.
 _FIT_SHARE = 0.3
+#: Progress is told every so many cases.
+_TOLD_EVERY = 200
 #: A kernel over this few bytes takes what any kernel does.
 _TINY_BYTES = 1 << 15
 #: What the datasheet rates of a GPU without one are taken to be: what was reached over the usual share of it.
@@ -75,7 +79,7 @@ def calibrate_gpu(
         Pricing(start, host),
         cases,
         seconds=min(sweep_seconds, (end - time.monotonic()) * (1 - _FIT_SHARE)),
-        progress=lambda done: progress(f"single ops: {done} of {len(cases)}"),
+        progress=lambda done: None if done % _TOLD_EVERY else progress(f"single ops: {done} of {len(cases)}"),
     )
     warnings += [warning for warning in throttled() if warning not in warnings]
     progress(f"rates of {len(swept.timed)} launches")
@@ -83,7 +87,7 @@ def calibrate_gpu(
     if swept.left_out:
         warnings.append(f"no time was left for {swept.left_out} of {len(cases)} single ops")
     profile = msgspec.structs.replace(
-        with_floor(fitted.gpu, swept.timed, ceilings),
+        with_floor(fitted.gpu, swept.timed),
         measured=True,
         source=f"optrace calibrate, torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver() or 'not known'}",
         note=note(fitted.gpu, fitted.kinds, shipped),
@@ -153,8 +157,8 @@ def with_ceilings(gpu: GpuProfile, ceilings: Ceilings) -> GpuProfile:
     )
 
 
-def with_floor(gpu: GpuProfile, timed: tuple[TimedLaunch, ...], ceilings: Ceilings) -> GpuProfile:
-    """``gpu`` with the time of a kernel that does next to nothing, and what a graph adds to it."""
+def with_floor(gpu: GpuProfile, timed: tuple[TimedLaunch, ...]) -> GpuProfile:
+    """``gpu`` with the time of a kernel that does next to nothing."""
     tiny = [
         row.us
         for row in timed
@@ -162,14 +166,7 @@ def with_floor(gpu: GpuProfile, timed: tuple[TimedLaunch, ...], ceilings: Ceilin
         and row.launch.kind == "vectorized"
         and row.launch.nbytes <= _TINY_BYTES
     ]
-    floor = min(tiny, default=gpu.kernel_floor_us)
-    replay, kernel = ceilings.graph_replay_us, ceilings.graph_kernel_us
-    return msgspec.structs.replace(
-        gpu,
-        kernel_floor_us=round(floor, 2),
-        graph_replay_us=gpu.graph_replay_us if replay is None else round(replay, 1),
-        graph_launch_us=gpu.graph_launch_us if kernel is None else round(max(kernel - floor, 0.0), 2),
-    )
+    return msgspec.structs.replace(gpu, kernel_floor_us=round(statistics.median(tiny), 2)) if tiny else gpu
 
 
 def note(gpu: GpuProfile, kinds: Mapping[str, KindFit], shipped: GpuProfile) -> str:

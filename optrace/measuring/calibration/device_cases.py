@@ -163,6 +163,8 @@ def _rows() -> Iterator[DeviceCase]:
         "softmax_backward_0": lambda x: aten._softmax_backward_data(x, x, 0, x.dtype),
     }  # fmt: skip
     for number, ((rows, columns), (name, op)) in enumerate(product(_ROWS, one.items())):
+        if name == "var_0" and rows == 1:
+            continue  # of one value there is none
         dtype = BF16 if number % 3 == 0 else F32
         yield _case(
             f"{name}_{rows}x{columns}_{_NAMES[dtype]}",

@@ -21,15 +21,13 @@ from optrace.cost.device.kernel import Launch
 from optrace.cost.device.rates import Rates
 from optrace.cost.profiles import GpuProfile, KernelRates, ProductRates
 
-#: Fewer different launches than this leave a kind as it was.
-FEWEST = 3
+#: Fewer different launches than this leave a kind as it was, unless the same were timed often enough.
+FEWEST, ENOUGH = 3, 8
 
 #: Distances up to this count with their square.
 _NEAR = 0.15
 #: What it costs a rate to leave its start by a factor of e, as the distance of one launch.
 _HELD_BACK = 0.12
-#: A rate of zero may grow from what makes up this share of a launch.
-_SEED = 0.003
 _LEAST, _MOST = 1e-7, 1e4
 _STEPS = 25
 _DERIVATIVE = 1e-3
@@ -81,7 +79,8 @@ def fit_rates(gpu: GpuProfile, timed: Sequence[TimedLaunch], *, seconds: float =
     found: dict[str, KindFit] = {}
     for kind, rows in sorted(by_kind.items(), key=lambda item: -len(item[1])):
         alike, weights = _merged(rows)
-        if len(alike) < FEWEST or time.monotonic() > end:
+        known = len(alike) >= FEWEST or len(rows) >= ENOUGH
+        if not known or time.monotonic() > end:
             continue
         if kind in kernels:
             kernels[kind], found[kind] = _Kind(gpu, kind, kernels[kind], alike, weights).fitted()
@@ -126,14 +125,18 @@ class _Kind(Generic[R]):
         self._fields = [
             field.name
             for field in msgspec.structs.fields(rates)
-            if isinstance(getattr(rates, field.name), float)
+            # What a kind is known to be free of it stays free of.
+            if isinstance(value := getattr(rates, field.name), float) and value > 0
         ]
         self._measured = np.log([row.us for row in rows])
 
     def fitted(self) -> tuple[R, KindFit]:
-        before = self._distances(np.log(np.maximum(self._vector(), _LEAST / 10)))
-        start = np.log(self._start())
-        best = self._descend(start)
+        known = self._vector()
+        before = self._distances(np.log(known))
+        slower = float(np.exp(-np.median(before)))
+        # From the known rates, and from those of a kind that is slower or faster as a whole; the better counts.
+        ends = [self._descend(np.log(self._start(known, scale))) for scale in (1.0, slower)]
+        best = min(ends, key=lambda end: self._cost(self._distances(end), np.zeros_like(end)))
         after = self._distances(best)
         rates = {
             name: 0.0 if value <= _LEAST else float(f"{value:.{_DIGITS}g}")
@@ -146,24 +149,14 @@ class _Kind(Generic[R]):
     def _vector(self) -> Vector:
         return np.array([float(getattr(self._rates, name)) for name in self._fields])
 
-    def _start(self) -> Vector:
-        """The known rates times what the launches took against them; a little of those that are zero."""
-        values = np.maximum(self._vector(), 0.0)
-        predicted = self._predict(values)
-        slower = float(np.exp(np.median(self._measured - np.log(predicted))))
+    def _start(self, known: Vector, slower: float) -> Vector:
+        """The known rates for launches that take ``slower`` times as long."""
         scaled = np.array(
             [
                 value / slower if name == "math" else value * slower
-                for name, value in zip(self._fields, values, strict=True)
+                for name, value in zip(self._fields, known, strict=True)
             ]
         )
-        base = self._predict(scaled)
-        for place, value in enumerate(scaled):
-            if value <= _LEAST:
-                tried = scaled.copy()
-                tried[place] = 1.0
-                grown = float(np.median((self._predict(tried) - base) / base))
-                scaled[place] = _SEED / grown if grown > _SEED else _LEAST
         clipped: Vector = np.clip(scaled, _LEAST, _MOST)
         return clipped
 
