@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +59,9 @@ def calibrate(
     say = Speaker(quiet)
     for warning in others_at_work():
         say.warning(warning)
-    with bad_input(TraceError), open_session("cuda") as session:
+    with warnings.catch_warnings(), bad_input(TraceError), open_session("cuda") as session:
+        # torch's profiler says so once a process, whatever is asked of it.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events")
         shipped = shipped_profile(torch.cuda.get_device_name())
         say.progress_line(f"{shipped.name}, torch {torch.__version__}: the host")
         target = pricing().target(str(torch.__version__))
