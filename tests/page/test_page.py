@@ -12,7 +12,7 @@ from optrace.rendering import render
 from optrace.report import Report
 from tests.page.programs import HOSTILE, empty, hostile, many
 
-VIEWS = ("graph", "timeline", "roofline", "memory", "tables", "source")
+VIEWS = ("graph", "timeline", "roofline", "memory", "tables", "source", "findings")
 
 
 @pytest.fixture(scope="session")
@@ -155,6 +155,26 @@ def test_what_is_selected_in_one_view_is_marked_in_all(toy: Path, page_of: Any, 
     assert marked(opened, "graph") > 20
 
 
+def test_findings_and_cures_select_the_calls_they_speak_of(
+    transformer: Path, page_of: Any, open_page: Any
+) -> None:
+    report, file = page_of(transformer)
+    opened = open_page(file)
+    opened.tab("findings")
+    shown = opened.page.inner_text("#view-findings")
+    assert all(finding.title in shown for finding in report.findings)
+    rows = opened.page.locator(".cures-table tbody tr")
+    assert rows.count() == len(report.cures.rows)
+    rows.nth(2).locator("button").click()
+    opened.settle()
+    assert opened.page.input_value("#knob-schedule") == "fused"
+    assert opened.value("out-wall") == pytest.approx(report.cures.fused_row.wall_us, rel=1e-3)
+    opened.page.click(".regions .grid-row >> nth=0")
+    opened.settle()
+    assert opened.page.inner_text("#selection").startswith("fused: ")
+    assert marked(opened, "timeline") > 0
+
+
 def test_tables_sort_and_copy(transformer: Path, page_of: Any, open_page: Any) -> None:
     report, file = page_of(transformer)
     opened = open_page(file, permissions=["clipboard-read", "clipboard-write"])
@@ -239,10 +259,11 @@ def test_program_text_is_shown_and_not_run(view: str, written: Any, open_page: A
 
 def test_an_empty_program_opens(written: Any, open_page: Any) -> None:
     opened = open_page(written(empty))
-    for view in VIEWS[:-1]:
+    for view in VIEWS[:5]:
         opened.tab(view)
     assert opened.page.inner_text("#verdict") == "nothing was dispatched"
     assert not opened.page.is_visible("#tab-source")
+    assert not opened.page.is_visible("#tab-findings")
 
 
 @pytest.mark.parametrize("width", [360, 820])

@@ -131,9 +131,31 @@ export interface Block {
 
 export interface Finding {
   title: string;
-  detail: string;
-  savedUs: number | null;
+  severity: string;
+  place: string;
+  why: string;
+  change: string;
+  claim: string;
   calls: Numbers;
+}
+
+export interface Cure {
+  name: string;
+  wallUs: number;
+  speedUp: number;
+  launches: number;
+  hbmBytes: number;
+  peakBytes: number;
+  bottleneck: string;
+  complete: boolean;
+}
+
+export interface FusedRegion {
+  calls: Numbers;
+  launchesSaved: number;
+  bytesBefore: number;
+  bytesAfter: number;
+  savedUs: number | null;
 }
 
 export interface Run {
@@ -144,7 +166,11 @@ export interface Run {
   scoreboard: { label: string; value: string; detail: string }[];
   missing: string[];
   block?: Block;
-  findings?: Finding[];
+  findings: Finding[];
+  cures?: Cure[];
+  blockers?: { reason: string; stops: boolean; calls: Numbers }[];
+  regions?: FusedRegion[];
+  regionsInAll?: number;
 }
 
 export interface Document {

@@ -8,6 +8,7 @@ import { Search } from "./search";
 import { Store } from "./store";
 import { Theme } from "./theme";
 import * as units from "./units";
+import { FindingsView } from "./views/findings";
 import { GraphView } from "./views/graph";
 import { MemoryView } from "./views/memory";
 import { RooflineView } from "./views/roofline";
@@ -32,7 +33,8 @@ async function start(): Promise<void> {
   const tables = new TablesView(byId("tables-place"), byId("tables-tools"), store, theme);
   const source = new SourceView(byId("source-place"), byId("source-tools"), store, theme);
   if (source.empty) tabs.hide("source");
-  findings(store, tabs);
+  const findings = new FindingsView(byId("view-findings"), store);
+  if (findings.empty) tabs.hide("findings");
   byId("timeline-tools").append(
     el("span", { class: "quiet" }, "wheel or +/\u2212 zoom, drag pans, shift and drag selects"),
     el("button", { type: "button", click: () => timeline.fit() }, "Show all"),
@@ -79,10 +81,6 @@ class Tabs {
 
   hide(view: string): void {
     this.buttons.find((button) => button.dataset.view === view)!.hidden = true;
-  }
-
-  reveal(view: string): void {
-    this.buttons.find((button) => button.dataset.view === view)!.hidden = false;
   }
 
   show(view: string): void {
@@ -159,37 +157,6 @@ function scoreboard(store: Store): void {
     });
   };
   store.listen(show);
-  show();
-}
-
-function findings(store: Store, tabs: Tabs): void {
-  const place = byId("view-findings");
-  const show = () => {
-    const { findings: found } = store.run;
-    if (!found?.length) return tabs.hide("findings");
-    tabs.reveal("findings");
-    place.replaceChildren(
-      ...found.map((finding) =>
-        el(
-          "section",
-          { class: "finding" },
-          el("h3", {}, finding.title),
-          el("p", {}, finding.detail),
-          finding.savedUs === null ? null : el("p", { class: "quiet" }, `saves ${units.predicted(finding.savedUs)}`),
-          finding.calls.length
-            ? el("button", { type: "button", click: () => store.select(finding.title, finding.calls) }, `Select its ${units.counted(finding.calls.length, "call")}`)
-            : null,
-        ),
-      ),
-    );
-  };
-  let run = store.run;
-  store.listen(() => {
-    if (run !== store.run) {
-      run = store.run;
-      show();
-    }
-  });
   show();
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from optrace.cost.work import MATRIX_KINDS
 from optrace.diagnosis import BOUNDS
+from optrace.diagnosis.findings import Finding
+from optrace.rendering import findings as words
 from optrace.rendering.options import DrawOptions
 from optrace.rendering.page.alternatives import CALL_BUDGET, alternatives
 from optrace.rendering.page.columns import Packer
@@ -62,7 +64,63 @@ def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Pa
         "scoreboard": [asdict(row) for row in scoreboard_rows(report)],
         "missing": missing_figures(report),
         **({"block": block} if block else {}),
+        "findings": [_finding(finding, pack) for finding in report.findings],
+        **_cures(report, pack),
     }
+
+
+def _finding(finding: Finding, pack: Packer) -> Mapping[str, Any]:
+    return {
+        "title": words.title(finding),
+        "severity": finding.severity,
+        "place": words.place(finding),
+        "why": words.sentence(finding.why),
+        "change": words.sentence(finding.change),
+        "claim": words.claim(finding),
+        "calls": pack.add("Uint32", finding.calls),
+    }
+
+
+def _cures(report: Report, pack: Packer) -> Mapping[str, Any]:
+    """What each cure makes of the run as traced, what stops a capture, and what would be fused, most saved first."""
+    if not len(report.graph):
+        return {}
+    cures = report.cures
+    regions = sorted(cures.regions, key=lambda region: -(region.device_us_saved or 0.0))
+    return {
+        "cures": [
+            {
+                "name": row.name,
+                "wallUs": row.wall_us,
+                "speedUp": row.speed_up,
+                "launches": row.launches,
+                "hbmBytes": row.hbm_bytes,
+                "peakBytes": row.peak_bytes,
+                "bottleneck": row.bottleneck or "",
+                "complete": row.complete,
+            }
+            for row in cures.rows
+        ],
+        "blockers": [
+            {"reason": one.reason, "stops": one.stops, "calls": pack.add("Uint32", one.calls)}
+            for one in cures.blockers
+        ],
+        "regions": [
+            {
+                "calls": pack.add("Uint32", region.calls),
+                "launchesSaved": region.launches_saved,
+                "bytesBefore": region.bytes_before,
+                "bytesAfter": region.bytes_after,
+                "savedUs": region.device_us_saved,
+            }
+            for region in regions[:_REGIONS]
+        ],
+        "regionsInAll": len(regions),
+    }
+
+
+#: Regions that are listed; the fused schedule holds them all.
+_REGIONS = 200
 
 
 def _block(report: Report) -> Mapping[str, Any] | None:
