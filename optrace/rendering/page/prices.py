@@ -82,7 +82,7 @@ def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
         "libraryBytes": report.priced.memory.library,
         "reservedBytes": report.priced.memory.reserved,
         "columns": _columns(report, pack),
-        **({"fused": _fused(report, pack)} if fused and len(report.graph) else {}),
+        **({"fused": _fused(report, pack)} if fused and report.cures.fusion.steps else {}),
     }
 
 
@@ -122,8 +122,7 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
     cures = report.cures
     priced, steps = cures.fused, cures.fusion.steps
     # A step of generated code passes no dispatcher; a library call does once.
-    dispatch_us = report.pricing.host.dispatch_us
-    dispatches = [cost.host.dispatch_us / dispatch_us if dispatch_us else 0.0 for cost in priced.costs]
+    dispatches = [0.0 if step.region else 1.0 for step in steps]
     held = [0.0] * len(steps)
     ends: list[int] = []
     members: list[int] = []

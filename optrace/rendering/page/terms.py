@@ -98,7 +98,7 @@ class TermsModel:
     def of_call(self, node: OpNode, work: Work, traffic: Traffic) -> DeviceTerms:
         """As ``DeviceModel.time`` prices a call; nothing where its launches are not known."""
         launched = launches_of(node, work, self._target)
-        touched = sum(launch.nbytes for launch in launched)
+        touched = sum(launch.nbytes * launch.count for launch in launched)
         crossing = (traffic.read + traffic.written) / touched if touched else 0.0
         return sum((self._of_launch(launch, launch.nbytes * crossing) for launch in launched), DeviceTerms())
 
