@@ -12,9 +12,10 @@ from typing import Any, get_args
 import msgspec
 
 from optrace.cost.device import peak_flops
-from optrace.cost.host import host_time
+from optrace.cost.host import host_class, host_time
+from optrace.cost.host_profile import HostProfile
 from optrace.cost.pricing import OpCost, PricedGraph
-from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind
+from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures, lesson
 from optrace.rendering.page.columns import ColumnType, Packer
 from optrace.rendering.page.terms import DeviceTerms, Knot, TermsModel
@@ -122,8 +123,13 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
     cures = report.cures
     priced, steps = cures.fused, cures.fusion.steps
     # A step of generated code passes no dispatcher; a library call does once.
-    dispatches = [0.0 if step.region else 1.0 for step in steps]
-    held = [0.0] * len(steps)
+    held, dispatches = [], []
+    for step in steps:
+        without, once = (
+            (0.0, 1.0) if step.node is None else _class_parts(report, step.node.facts.packet, step.work)
+        )
+        held.append(0.0 if step.region else without)
+        dispatches.append(0.0 if step.region else once)
     ends: list[int] = []
     members: list[int] = []
     for step in steps:
@@ -209,14 +215,25 @@ def _flags(cost: OpCost) -> int:
 def _host_parts(report: Report) -> tuple[list[float], list[float]]:
     """The dispatch layer of each call at a dispatch time of zero, and how many dispatch times it takes besides: one
     time for all classes of calls, as where ``pricing`` is given one."""
-    none = msgspec.structs.replace(report.pricing.host, dispatch_us=0.0, class_us={})
-    one = msgspec.structs.replace(report.pricing.host, dispatch_us=1.0, class_us={})
+    none, one = _at_dispatch(report, 0.0), _at_dispatch(report, 1.0)
     held, dispatches = [], []
     for node, cost in zip(report.graph, report.costs, strict=True):
         without = host_time(node, cost.work, none).dispatch_us
         held.append(without)
         dispatches.append(host_time(node, cost.work, one).dispatch_us - without)
     return held, dispatches
+
+
+def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]:
+    """The same of a library call of the compiled program."""
+    kind = host_class(packet, work)
+    without = _at_dispatch(report, 0.0).dispatch_of(kind)
+    return without, _at_dispatch(report, 1.0).dispatch_of(kind) - without
+
+
+def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
+    """The host with one dispatch time for all classes of calls."""
+    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, class_us={})
 
 
 def _lesson_of(report: Report, cost: OpCost) -> tuple[int, int]:
