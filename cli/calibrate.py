@@ -31,7 +31,7 @@ def calibrate(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR]", help="with --save: write into DIR/gpu and DIR/host, not to where later runs look"
+            metavar="DIR", help="with --save: write into DIR/gpu and DIR/host, not to where later runs look"
         ),
     ] = None,
     save: Annotated[
