@@ -81,11 +81,14 @@ def measured_text(us: float) -> str:
 
 def error_text(predicted_us: float, measured_us: float) -> str:
     """
-    >>> error_text(11.0, 10.0), error_text(1.0, 0.0)
-    ('+10 %', 'not launched')
+    >>> error_text(11.0, 10.0), error_text(9.99, 10.0), error_text(1.0, 0.0)
+    ('+10 %', '0 %', 'not launched')
     """
     error = error_of(predicted_us, measured_us)
-    return "not launched" if math.isinf(error) else f"{100 * error:+.0f} %"
+    if math.isinf(error):
+        return "not launched"
+    percent = round(100 * error)
+    return f"{percent:+d} %" if percent else "0 %"
 
 
 def validated_node(report: Report, view: Validation, node: PictureNode, caption: str) -> dict[str, str]:
@@ -193,8 +196,11 @@ def validation_legend(report: Report, view: Validation, notes: tuple[str, ...]) 
                     HEIGHT="10",
                     FIXEDSIZE="TRUE",
                 )
-                + cell(font(f" {shade.meaning}", size=10, color=INK))
-                + cell(font(f"   {units.share(share)} of the measured device time", size=10, color=QUIET))
+                + cell(font(f" {shade.meaning}", size=10, color=INK), WIDTH="190")
+                + cell(
+                    font(f"   {units.share(share)} of the measured device time", size=10, color=QUIET),
+                    WIDTH="388",
+                )
                 for shade, share in zip(SHADES, shares, strict=True)
             ),
             CELLPADDING="1",

@@ -81,5 +81,6 @@ def test_the_picture_without_measurements_is_as_before() -> None:
 
 def test_error_texts() -> None:
     assert error_text(9.0, 10.0) == "-10 %"
-    assert error_text(0.0, 0.0) == "+0 %"
+    assert error_text(0.0, 0.0) == "0 %"
+    assert error_text(9.99, 10.0) == "0 %"
     assert error_text(2.0, 0.0) == "not launched"
