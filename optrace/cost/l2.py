@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -55,14 +56,19 @@ class Traffic:
 
 
 class _Part:
-    """Half the lines of a piece in one group of sets, at home or as copies: bytes in the cache, and dirty ones."""
+    """Half the lines of a piece in one group of sets, at home or as copies: bytes in the cache, and dirty ones.
 
-    __slots__ = ("dirty", "old", "resident")
+    ``young_entries`` and ``old_entries`` count how often it stands in the queues of its ``_Sets``.
+    """
+
+    __slots__ = ("dirty", "old", "old_entries", "resident", "young_entries")
 
     def __init__(self) -> None:
         self.resident = 0.0
         self.dirty = 0.0
         self.old = False
+        self.young_entries = 0
+        self.old_entries = 0
 
 
 #: Home and copy of the one half, home and copy of the other.
@@ -90,30 +96,68 @@ class _Block:
     pieces: list[_Piece]
 
 
+#: How a piece is touched: read, read by SMs of both partitions, written.
+_READ, _SHARED, _WRITE = range(3)
+
+#: How far into the pass, piece, bytes of it, and how.
+_Touch = tuple[float, _Piece, float, int]
+
+#: A touch as each group of sets sees it: the piece, half the bytes, half the extent and half the size; how; whether the
+#: SMs are on the other side.
+_Step = tuple[_Piece, float, float, float, int, int]
+
+#: What happens to a part in a touch: it is written, read by SMs near its home, read at home to make a copy, or read as
+#: that copy.
+_WRITTEN, _NEAR, _FETCHED, _COPIED = range(4)
+
+#: The parts that a read touches, in order (0 and 2 are homes, 1 and 3 their copies), by ``shared`` and side.
+_READ_ORDER = {
+    (False, 0): ((0, _NEAR), (2, _FETCHED), (3, _COPIED)),
+    (False, 1): ((0, _FETCHED), (1, _COPIED), (2, _NEAR)),
+    (True, 0): ((0, _NEAR), (0, _FETCHED), (1, _COPIED), (2, _NEAR), (2, _FETCHED), (3, _COPIED)),
+}
+_READ_ORDER[True, 1] = _READ_ORDER[True, 0]
+_WRITE_ORDER = ((0, _WRITTEN), (2, _WRITTEN))
+
+#: Entries of a queue before it is looked through for void ones.
+_FEW_ENTRIES = 4096
+
+
 class _Sets:
     """One group of sets: parts in the order in which they were touched, young ones apart from old ones, which are
-    clean. Sizes are those that the whole cache would have if all its sets were like these."""
+    clean. Sizes are those that the whole cache would have if all its sets were like these.
 
-    __slots__ = ("_old", "_old_bytes", "_young", "_young_bytes", "dirty_limit", "limit")
+    A part that is touched again is entered again: of its entries in a queue only the last counts, and none once it
+    has left for the other queue or for good.
+    """
+
+    __slots__ = (
+        "_most_old",
+        "_most_young",
+        "_old",
+        "_old_bytes",
+        "_young",
+        "_young_bytes",
+        "dirty_limit",
+        "limit",
+    )
 
     def __init__(self, limit: float, dirty_limit: float) -> None:
         self.limit = limit
         self.dirty_limit = dirty_limit
-        # Dicts keep order: the first is the one touched longest ago.
-        self._young: dict[_Part, None] = {}
-        self._old: dict[_Part, None] = {}
+        self._young: deque[_Part] = deque()
+        self._old: deque[_Part] = deque()
         self._young_bytes = 0.0
         self._old_bytes = 0.0
+        self._most_young = self._most_old = _FEW_ENTRIES
 
     def drop(self, part: _Part) -> None:
         """Take a part out, unwritten: its lines are void or have passed to another."""
         if part.resident:
             if part.old:
-                del self._old[part]
                 self._old_bytes -= part.resident
                 part.old = False
             else:
-                del self._young[part]
                 self._young_bytes -= part.resident
             part.resident = part.dirty = 0.0
 
@@ -123,71 +167,152 @@ class _Sets:
         if not taken:
             return
         if former.old and (part.old or not part.resident):
-            self._old[part] = None
+            if not part.old:
+                part.old_entries += 1
+                self._old.append(part)
+                part.old = True
             self._old_bytes += taken
-            part.old = True
         else:
+            if part.old or not part.resident:
+                part.young_entries += 1
+                self._young.append(part)
             if part.old:
-                del self._old[part]
                 self._old_bytes -= part.resident
                 self._young_bytes += part.resident
                 part.old = False
-            self._young[part] = None
             self._young_bytes += taken
         part.resident += taken
         part.dirty += share * former.dirty
 
-    def touch(self, part: _Part, brought_in: float) -> float:
-        """A part was touched and so much of it came in; the dirty bytes that others had to write back for it."""
-        if not (part.resident or brought_in):
-            return 0.0
-        if part.resident:
-            if part.old:
-                del self._old[part]
-                self._old_bytes -= part.resident
-                self._young_bytes += part.resident
-                part.old = False
+    def run(self, group: int, steps: Sequence[_Step], missed: list[float], evicted: list[float]) -> None:
+        """Touch the ``group``-th parts of pieces one after the other: what comes in from HBM and what is written back
+        in each step is added to ``missed`` and ``evicted``. The innermost loop of all pricing, so no call stands in it.
+        """
+        young, old = self._young, self._old
+        young_bytes, old_bytes = self._young_bytes, self._old_bytes
+        limit, dirty_limit = self.limit, self.dirty_limit
+        absent = 0.0
+        for number, (piece, half, extent, most, how, side) in enumerate(steps):
+            parts = piece.groups[group]
+            came_in, written = missed[number], evicted[number]
+            for place, what in _WRITE_ORDER if how == _WRITE else _READ_ORDER[how == _SHARED, side]:
+                part = parts[place]
+                resident = part.resident
+                if what == _COPIED:
+                    incoming = absent
+                else:
+                    # What is there lies evenly over the extent.
+                    incoming = half * (1.0 - (resident / extent if resident < extent else 1.0))
+                    if most - resident < incoming:
+                        incoming = most - resident
+                    if what == _WRITTEN:
+                        dirty = part.dirty
+                        dirty += half * (1.0 - (dirty / extent if dirty < extent else 1.0))
+                        part.dirty = min(most, dirty)
+                    elif what == _NEAR:
+                        came_in += incoming
+                    else:
+                        copied = parts[place + 1].resident
+                        absent = half * (1.0 - (copied / extent if copied < extent else 1.0))
+                        if most - copied < absent:
+                            absent = most - copied
+                        if not absent:
+                            continue
+                        # The copy is made from the line at home, which comes in first if it has to.
+                        if absent < incoming:
+                            incoming = absent
+                        came_in += incoming
+                if resident:
+                    if part.old:
+                        old_bytes -= resident
+                        young_bytes += resident
+                        part.old = False
+                elif not incoming:
+                    continue
+                part.resident = resident + incoming
+                young_bytes += incoming
+                part.young_entries += 1
+                young.append(part)
+                if young_bytes > dirty_limit:
+                    # Parts beyond the youngest are written back and old.
+                    aged = 0.0
+                    while young_bytes > dirty_limit:
+                        first = young[0]
+                        if first.young_entries > 1 or first.old or not first.resident:
+                            first.young_entries -= 1
+                            young.popleft()
+                            continue
+                        if first is part:
+                            break
+                        young.popleft()
+                        first.young_entries = 0
+                        first.old = True
+                        first.old_entries += 1
+                        old.append(first)
+                        young_bytes -= first.resident
+                        old_bytes += first.resident
+                        aged += first.dirty
+                        first.dirty = 0.0
+                elif incoming:
+                    aged = 0.0
+                else:
+                    continue
+                excess = young_bytes + old_bytes - limit
+                # The oldest lines go; where a single part is more than all others leave room for, its own.
+                while excess > 0 and old:
+                    first = old[0]
+                    if first.old_entries > 1 or not first.old:
+                        first.old_entries -= 1
+                        old.popleft()
+                    elif first.resident > excess:
+                        first.resident -= excess
+                        old_bytes -= excess
+                        break
+                    else:
+                        old.popleft()
+                        first.old_entries = 0
+                        first.old = False
+                        excess -= first.resident
+                        old_bytes -= first.resident
+                        first.resident = first.dirty = 0.0
+                else:
+                    if excess > 0:
+                        flushed = part.dirty * excess / part.resident
+                        part.dirty -= flushed
+                        part.resident -= excess
+                        young_bytes -= excess
+                        aged += flushed
+                written += aged
+            if how == _WRITE:
+                for copy in (parts[1], parts[3]):
+                    if copy.resident:
+                        if copy.old:
+                            old_bytes -= copy.resident
+                            copy.old = False
+                        else:
+                            young_bytes -= copy.resident
+                        copy.resident = copy.dirty = 0.0
+            missed[number], evicted[number] = came_in, written
+        self._young_bytes, self._old_bytes = young_bytes, old_bytes
+        if len(young) > self._most_young or len(old) > self._most_old:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Take void entries out of the queues."""
+        for _ in range(len(self._young)):
+            part = self._young.popleft()
+            if part.young_entries > 1 or part.old or not part.resident:
+                part.young_entries -= 1
             else:
-                del self._young[part]
-        self._young[part] = None
-        part.resident += brought_in
-        self._young_bytes += brought_in
-        if not brought_in and self._young_bytes <= self.dirty_limit:
-            return 0.0
-        return self._age() + self._evict(part)
-
-    def _age(self) -> float:
-        """Parts beyond the youngest are written back and old."""
-        written = 0.0
-        while self._young_bytes > self.dirty_limit and len(self._young) > 1:
-            part = next(iter(self._young))
-            del self._young[part]
-            self._old[part] = None
-            self._young_bytes -= part.resident
-            self._old_bytes += part.resident
-            part.old = True
-            written += part.dirty
-            part.dirty = 0.0
-        return written
-
-    def _evict(self, last: _Part) -> float:
-        """The oldest lines go; where a single part is more than all others leave room for, its own."""
-        excess = self._young_bytes + self._old_bytes - self.limit
-        while excess > 0 and self._old:
-            part = next(iter(self._old))
-            if part.resident > excess:
-                part.resident -= excess
-                self._old_bytes -= excess
-                return 0.0
-            excess -= part.resident
-            self.drop(part)
-        if excess <= 0:
-            return 0.0
-        written = last.dirty * excess / last.resident
-        last.dirty -= written
-        last.resident -= excess
-        self._young_bytes -= excess
-        return written
+                self._young.append(part)
+        for _ in range(len(self._old)):
+            part = self._old.popleft()
+            if part.old_entries > 1 or not part.old:
+                part.old_entries -= 1
+            else:
+                self._old.append(part)
+        self._most_young = _FEW_ENTRIES + 2 * len(self._young)
+        self._most_old = _FEW_ENTRIES + 2 * len(self._old)
 
 
 #: Numbers from here on stand for parts of dead storages.
@@ -195,12 +320,6 @@ _LEFTOVER = 1 << 40
 
 #: The address of a place; how far into a pass a piece is touched.
 _first = itemgetter(0)
-
-#: How a piece is touched: read, read by SMs of both partitions, written.
-_READ, _SHARED, _WRITE = range(3)
-
-#: How far into the pass, piece, bytes of it, and how.
-_Touch = tuple[float, _Piece, float, int]
 
 #: A product's tile has about this many rows and columns: an operand that takes part in more multiply-adds an element is
 #: read by several CTAs.
@@ -296,14 +415,15 @@ class L2Cache:
         for operand in one.writes:
             touches += self._touches(operand, scratch, _WRITE)
         touches.sort(key=_first)
+        came_in, went = [0.0] * len(touches), [0.0] * len(touches)
+        if touches:
+            steps = [_step(touch, call) for touch in touches]
+            for group, sets in enumerate(self._sets):
+                sets.run(group, steps, came_in, went)
         missed = evicted = 0.0
-        for _, piece, nbytes, how in touches:
-            if how == _WRITE:
-                evicted += self._write(piece, nbytes)
-            else:
-                came_in, went = self._read(piece, nbytes, how == _SHARED, call)
-                missed += came_in
-                evicted += went
+        for step_in, step_out in zip(came_in, went, strict=True):
+            missed += step_in / len(self._sets)
+            evicted += step_out / len(self._sets)
         missed += sum(self._beyond(operand) for operand in one.reads)
         evicted += sum(self._beyond(operand) for operand in one.writes)
         return missed, evicted
@@ -329,49 +449,13 @@ class L2Cache:
         moved = min(room, round(operand.nbytes * sector_bytes(tensor) / tensor.nbytes))
         return _spread(found, first, max(moved, min(_span(operand), room)), moved, how)
 
-    def _write(self, piece: _Piece, nbytes: float) -> float:
-        """Bytes written back while so much of a piece is overwritten."""
-        half = nbytes / 2
-        limit = piece.size / 2
-        extent = max(piece.extent, nbytes) / 2
-        evicted = 0.0
-        for sets, (home, copy, other_home, other_copy) in zip(self._sets, piece.groups, strict=True):
-            for part in (home, other_home):
-                dirtied = half * (1.0 - min(1.0, part.dirty / extent))
-                brought_in = min(_absent(part, half, extent), limit - part.resident)
-                part.dirty = min(limit, part.dirty + dirtied)
-                evicted += sets.touch(part, brought_in)
-            sets.drop(copy)
-            sets.drop(other_copy)
-        piece.extent = extent * 2
-        return evicted / len(self._sets)
 
-    def _read(self, piece: _Piece, nbytes: float, shared: bool, call: int) -> tuple[float, float]:
-        """Bytes that come in from HBM, and bytes written back, while so much of a piece is read: by SMs near its home
-        and far from it, half and half, or by both (``shared``)."""
-        half = nbytes / 2
-        limit = piece.size / 2
-        extent = max(piece.extent, nbytes) / 2
-        swapped = (call * 0x9E3779B1 >> 13 ^ piece.number) & 1
-        missed = evicted = 0.0
-        for sets, parts in zip(self._sets, piece.groups, strict=True):
-            for side in (0, 1):
-                home, copy = parts[2 * side], parts[2 * side + 1]
-                near = side == swapped
-                if near or shared:
-                    absent = min(_absent(home, half, extent), limit - home.resident)
-                    missed += absent
-                    evicted += sets.touch(home, absent)
-                if not near or shared:
-                    absent = min(_absent(copy, half, extent), limit - copy.resident)
-                    if absent:
-                        # The copy is made from the line at home, which comes in first if it has to.
-                        gone = min(absent, _absent(home, half, extent), limit - home.resident)
-                        missed += gone
-                        evicted += sets.touch(home, gone)
-                    evicted += sets.touch(copy, absent)
-        piece.extent = extent * 2
-        return missed / len(self._sets), evicted / len(self._sets)
+def _step(touch: _Touch, call: int) -> _Step:
+    """A touch for the groups of sets. Half the SMs are near a piece's home, on a side that changes with the call."""
+    _, piece, nbytes, how = touch
+    extent = piece.extent = max(piece.extent, nbytes)
+    side = (call * 0x9E3779B1 >> 13 ^ piece.number) & 1
+    return piece, nbytes / 2, extent / 2, piece.size / 2, how, side
 
 
 def _uses(work: Work, operand: Operand) -> float:
@@ -385,11 +469,6 @@ def _mean_load(load: float, crowding: float) -> float:
     """What the cache as a whole holds when sets so crowded hold ``load``."""
     spread = PAGE_SPREAD * crowding
     return ((math.sqrt(spread * spread + 4 * load) - spread) / 2) ** 2
-
-
-def _absent(part: _Part, nbytes: float, extent: float) -> float:
-    """Of ``nbytes`` touched, those not in the cache, if what is there lies evenly over ``extent``."""
-    return nbytes * (1.0 - min(1.0, part.resident / extent))
 
 
 def _overlaps(former: _Block, block: _Block) -> Iterator[tuple[_Piece, _Piece, float]]:
