@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
@@ -70,14 +71,7 @@ class TensorMeta:
     def nbytes(self) -> int:
         """Bytes of the distinct elements that the tensor shows: a stride-0 dimension counts once, and
         overlapping windows count the storage they span."""
-        if 0 in self.shape:
-            return 0
-        distinct, span = 1, 1
-        for size, stride in zip(self.shape, self.stride, strict=True):
-            if stride:
-                distinct *= size
-                span += (size - 1) * abs(stride)
-        return min(distinct, span) * self.itemsize
+        return _distinct_elements(self.shape, self.stride) * self.itemsize
 
     @property
     def is_contiguous(self) -> bool:
@@ -91,6 +85,19 @@ class TensorMeta:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=4096)
+def _distinct_elements(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Elements of a layout, as ``TensorMeta.nbytes`` counts them."""
+    if 0 in shape:
+        return 0
+    distinct, span = 1, 1
+    for size, step in zip(shape, stride, strict=True):
+        if step:
+            distinct *= size
+            span += (size - 1) * abs(step)
+    return min(distinct, span)
 
 
 #: What an argument can be: a tensor, a plain value, or a list of those. Dtypes, layouts, memory formats and
