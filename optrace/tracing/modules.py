@@ -45,6 +45,8 @@ class ModuleTracker:
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._calls: dict[str, int] = {}
         self._roots: dict[str, int] = {}
+        # By address, of a module and of its child. A name may be out of date: see `_name_below`.
+        self._names: dict[int, dict[int, str]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -85,9 +87,9 @@ class ModuleTracker:
     def _path(self, module: nn.Module) -> str:
         caller = self.activations[-1] if self.activations else None
         if caller is not None:
-            for name, child in caller.module._modules.items():
-                if child is module:
-                    return self._enter_names(module, f"{caller.call.path}.{name}")
+            name = self._name_below(caller.module, module)
+            if name is not None:
+                return self._enter_names(module, f"{caller.call.path}.{name}")
         path = self._paths.get(module)
         if path is not None:
             return path
@@ -97,6 +99,16 @@ class ModuleTracker:
             return self._enter_names(module, f"{caller.call.path}.<{cls}>")
         number = self._roots[cls] = self._roots.get(cls, 0) + 1
         return self._enter_names(module, cls if number == 1 else f"{cls}#{number}")
+
+    def _name_below(self, parent: nn.Module, module: nn.Module) -> str | None:
+        """The name of a child, the first of several; None of a module that is none. The names of all children are
+        kept together: looking through them for each would be quadratic in a long ``Sequential``."""
+        children = parent._modules
+        name = self._names.get(id(parent), {}).get(id(module))
+        if name is None or children.get(name) is not module:
+            names = self._names[id(parent)] = {id(child): name for name, child in reversed(children.items())}
+            name = names.get(id(module))
+        return name
 
     def _enter_names(self, module: nn.Module, path: str) -> str:
         """Remember where a module and, once, all below it were reached."""

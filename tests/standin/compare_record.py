@@ -28,7 +28,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from optrace.tracing.standin import StandIn, standin
 
@@ -40,7 +39,7 @@ STEP_DEPENDENT = (
     "aten.addcdiv_.default",
 )
 
-# What a dispatch mode sees beside the program's own calls.
+# What the record has beside the calls that a backend executes.
 NOISE = ("prim.", "profiler.")
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 WARM_UP_STEPS = 2  # the record was made warm: optimizer state exists
@@ -124,22 +123,19 @@ def _tensors(value: Any) -> Iterator[tuple[Any, ...]]:
             yield from _tensors(v)
 
 
-class Recorder(TorchDispatchMode):
-    """Keeps every call it sees, in the form of the record."""
+class Recorder:
+    """A watcher that keeps every call in the form of the record; brought before each where a graph's recorder is."""
 
     def __init__(self, gpu: StandIn) -> None:
-        super().__init__()
         self.gpu = gpu
         self.calls: list[Call] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = str(func)
-        if name.startswith(NOISE):
-            return func(*args, **kwargs)
-        before = (self._plain(args), self._plain(kwargs))
-        out = func(*args, **kwargs)
-        self.calls.append(Call(name, *before, _output(name, self._plain(out))))
+    def call(self, run: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            before = (self._plain(args), self._plain(kwargs))
+        out = run(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            self.calls.append(Call(str(func), *before, _output(str(func), self._plain(out))))
         return out
 
     def _plain(self, value: Any) -> Any:
@@ -199,7 +195,7 @@ def trace(build: Callable[[str], Callable[[], Any]]) -> list[Call]:
         for _ in range(WARM_UP_STEPS):
             step()
         recorder = Recorder(gpu)
-        with recorder:
+        with gpu.watching(recorder):
             step()
     return recorder.calls
 

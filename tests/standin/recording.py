@@ -9,7 +9,7 @@ from tests.standin.compare_record import Call, Recorder
 
 def recorded(gpu: StandIn, run: Callable[[], Any]) -> list[Call]:
     recorder = Recorder(gpu)
-    with recorder:
+    with gpu.watching(recorder):
         run()
     return recorder.calls
 

@@ -75,6 +75,50 @@ def test_a_shared_module_shows_under_each_caller():
     assert [path.split(".")[1] for path in relus] == ["0", "0", "1", "1", "2", "2"]
 
 
+def test_a_child_exchanged_within_a_run_has_its_own_name():
+    block = nn.Sequential(nn.ReLU(), nn.Sigmoid())
+
+    def program():
+        x = torch.ones(1, 4)
+        block(x)
+        block[0], block[1] = nn.Tanh(), block[0]
+        block(x)
+
+    paths = [(n.label, n.module.path, n.module.call) for n in traced(program) if n.module]
+    assert paths == [
+        ("relu", "Sequential.0", 1),
+        ("sigmoid", "Sequential.1", 1),
+        ("tanh", "Sequential.0", 2),
+        ("relu", "Sequential.1", 2),
+    ]
+
+
+def test_the_children_of_a_long_sequence_are_looked_through_once():
+    class Children(dict):
+        looks = 0
+
+        def items(self):
+            Children.looks += 1
+            return super().items()
+
+    block = nn.Sequential(*(nn.ReLU() for _ in range(100)))
+    graph = traced_block(block, Children)
+    assert [n.module.path for n in graph if n.label == "relu"] == [f"Sequential.{i}" for i in range(100)]
+    assert Children.looks == 1
+
+
+def traced_block(block, children):
+    """The graph of a call of ``block``, whose children are kept in ``children`` once it was entered."""
+    x = torch.ones(1)
+    with open_session("cpu", device="cpu") as session, session.recording():
+        block(x)
+        session.forget()
+        block._modules = children(block._modules)
+        session._tracer._modules._names.clear()
+        block(x)
+    return session.graph
+
+
 def test_backward_calls_carry_the_forward_module_and_line():
     block = Block()
     graph = traced(lambda: block(torch.ones(1, 4)).sum().backward())

@@ -93,7 +93,7 @@ class StandIn:
     @property
     def stream(self) -> int:
         """The CUDA stream that calls are issued on now; 0 is the default stream."""
-        return streams.current_stream().number
+        return streams.current_number()
 
     def decompose(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What `func` does in smaller ops; NotImplemented if it is not a composite op.

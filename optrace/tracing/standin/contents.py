@@ -18,13 +18,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from optrace.tracing.standin.equivalents import EQUIVALENTS, Equivalent
+from optrace.tracing.standin.equivalents import EQUIVALENTS, CannotComputeError, computed
 from optrace.tracing.standin.values import Values, effect_of, storage_of, tensors_in
 
 aten = torch.ops.aten
 
 CPU = torch.device("cpu")
-LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in the stubs
 # Contents of dead tensors are dropped when this many bytes came since the last time, or as many as are alive.
 SWEEP_BYTES = 1 << 26
 # Ops that give their tensor another storage, or only mark it.
@@ -91,18 +90,15 @@ class Contents(Values):
         if torch.Tag.inplace_view in func.tags and name.startswith(("resize", "_resize")):
             self._grow(args[0])
             return
-        equivalent = EQUIVALENTS.get(func, Equivalent(func))
+        unread = EQUIVALENTS[func].unread if func in EQUIVALENTS else frozenset()
         try:
-            real_args, real_kwargs = self._real(args, kwargs, equivalent.unread)
-            with torch._C._DisableAutocast():
-                results = list(_flat(equivalent.run(*real_args, **real_kwargs)))
+            real_args, real_kwargs = self._real(args, kwargs, unread)
+            results = list(_flat(computed(func, real_args, real_kwargs)))
         except _Unknown as error:
             self._end([*made, *_flat(written)], error.ended_by or str(func))
             return
-        except LinAlgError:
-            raise  # the user's matrix is singular, as it would be on a GPU
-        except (NotImplementedError, RuntimeError) as error:
-            self._end([*made, *_flat(written)], f"{func} ({str(error).partition(chr(10))[0]})")
+        except CannotComputeError as error:
+            self._end([*made, *_flat(written)], str(error))
             return
         taken = {
             v.untyped_storage()._cdata for v in _flat([*real_args, *real_kwargs.values()]) if _is_strided(v)
@@ -110,12 +106,6 @@ class Contents(Values):
         for fake, value, is_fresh in zip(made, results, fresh, strict=True):
             if is_fresh and not self._store(fake, value, taken):
                 self._end([fake], str(func))
-
-    def knows(self, t: FakeTensor) -> bool:
-        """Whether the storage of `t` has contents."""
-        storage = storage_of(t)
-        entry = self._known.get(storage._cdata) if storage is not None else None
-        return entry is not None and not entry[0].expired()
 
     def _real(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], unread: frozenset[int]

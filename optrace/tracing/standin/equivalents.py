@@ -22,12 +22,31 @@ from optrace.tracing.standin import cpu_attention, cpu_recurrent
 aten = torch.ops.aten
 
 
+LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in the stubs
+
+
 @dataclass(frozen=True, slots=True)
 class Equivalent:
     """A function for the CPU, and the positions of arguments that it does not read."""
 
     run: Callable[..., Any]
     unread: frozenset[int] = frozenset()
+
+
+class CannotComputeError(RuntimeError):
+    """The CPU has no kernel for an op, or for these arguments."""
+
+
+def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What `func` returns for CPU tensors; raises CannotComputeError where the CPU has no way to compute it."""
+    run = EQUIVALENTS[func].run if func in EQUIVALENTS else func
+    try:
+        with torch._C._DisableAutocast():
+            return run(*args, **kwargs)
+    except LinAlgError:
+        raise  # the user's matrix is singular, as it would be on a GPU
+    except RuntimeError as error:
+        raise CannotComputeError(f"{func} ({str(error).partition(chr(10))[0]})") from error
 
 
 def _cudnn_batch_norm(

@@ -148,6 +148,11 @@ def current_stream(device: Any = None) -> Stream:
     return _stack[-1] if _stack else default_stream()
 
 
+def current_number() -> int:
+    """The number of the stream entered last; asked for each recorded call."""
+    return _stack[-1].number if _stack else 0
+
+
 def set_stream(stream: Stream | None) -> None:
     """Replace the current stream."""
     if stream is not None:

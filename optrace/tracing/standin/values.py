@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from optrace.tracing.standin.equivalents import CannotComputeError, computed
+
 aten = torch.ops.aten
 
 # Tensors with more elements are not followed: values of large tensors are data, and computing them would cost time.
@@ -172,6 +174,12 @@ class Values:
             real = real.conj()
         return torch._neg_view(real) if t.is_neg() else real
 
+    def knows(self, t: FakeTensor) -> bool:
+        """Whether the storage of `t` has values."""
+        storage = storage_of(t)
+        entry = self._known.get(storage._cdata) if storage is not None else None
+        return entry is not None and not entry[0].expired()
+
     def put(self, t: FakeTensor, value: Tensor) -> None:
         """Let `t`, which must fill its storage, have a copy of `value`."""
         storage = t.untyped_storage()
@@ -253,22 +261,27 @@ class Values:
                 value = _LIKE[func]
                 self.put(out, torch.tensor(args[-1] if value is None else value, dtype=out.dtype))
         elif self._known and (real := self._inputs(args, kwargs, out)) is not None:
-            self._outputs(out, func(*real[0], **real[1]))
+            try:
+                results = computed(func, *real)
+            except CannotComputeError:
+                return  # what is not known stays so
+            self._outputs(out, results)
 
     def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
-        if any(t.numel() > MAX_ELEMENTS for t in tensors_in((out,))):
-            return None
         first = next(tensors_in(args), None)
-        if first is None or self.get(first) is None:  # the common case, quickly
+        if first is None or not self.knows(first):  # the common case, quickly
+            return None
+        made = list(tensors_in(out if isinstance(out, (tuple, list)) else (out,)))
+        views_of_the_known = all(self.knows(t) for t in made)
+        if views_of_the_known or any(t.numel() > MAX_ELEMENTS for t in made):
             return None
         return self.all_of(args, kwargs)
 
     def _outputs(self, out: Any, real: Any) -> None:
         if isinstance(out, FakeTensor):
-            storage = storage_of(out)
-            if storage is None:
-                return
-            if storage._cdata not in self._known or self.get(out) is None:  # else a view of the known
+            # Some shapes are the device's: the workspace of the CPU's LSTM is no size that torch describes.
+            same = isinstance(real, Tensor) and real.shape == out.shape
+            if same and storage_of(out) is not None and not self.knows(out):
                 self.put(out, real)
         elif isinstance(out, (tuple, list)):
             for fake, value in zip(out, real, strict=True):
@@ -294,7 +307,11 @@ class Values:
                     self.put(target, value.to(target.dtype))
                     return
             if self._known and (real := self.all_of(args, kwargs)) is not None:
-                func(*real[0], **real[1])
-                return
+                try:
+                    computed(func, *real)
+                except CannotComputeError:
+                    pass
+                else:
+                    return
         for target in targets:
             self.forget(target)
