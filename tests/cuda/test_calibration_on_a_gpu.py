@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from optrace.cli.dispatch import main
 
-from cli.dispatch import main
 from optrace.cost.profiles import find_gpu, find_host
 from optrace.tracing.session import stood_in_before
 
