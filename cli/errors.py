@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import optrace
+
 DONE = 0
 PROGRAM_RAISED = 1
 OVER_BUDGET = 1
@@ -85,7 +87,7 @@ def _of_the_program(stack: traceback.StackSummary, error: BaseException) -> list
 
 _OURS = tuple(
     os.path.join(os.path.abspath(folder), "")
-    for folder in (os.path.dirname(__file__), os.path.dirname(sys.modules["optrace"].__file__ or "."))
+    for folder in (os.path.dirname(__file__), os.path.dirname(optrace.__file__))
 )
 
 

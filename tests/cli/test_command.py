@@ -99,3 +99,15 @@ def test_progress_shows_the_count_on_a_terminal_only() -> None:
         with progress(lambda: 1234, Console(file=shown, force_terminal=terminal, width=60)):
             pass
         assert ("1,234 ops recorded" in shown.getvalue()) == terminal
+
+
+def test_the_command_as_a_module_of_the_tree() -> None:
+    """``cli`` may be imported before ``optrace``."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "cli", "--version"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.startswith("optrace ")) == (0, True), ran.stderr
