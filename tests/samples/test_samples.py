@@ -82,8 +82,9 @@ def test_the_toy_blocks_own_figures_beside_them(graph: Any) -> None:
     # mm 3, bias add 2 (+ 8 kB of bias), gelu 2, dropout 2 and a mask of a byte an element, residual add 3.
     assert totals["tensor_bytes"] == (3 + 2 + 2 + 2 + 3) * 32 * MB + 16 * MB + 4000 * 2
     assert totals["tensor_bytes"] == pytest.approx(400 * MB, rel=1e-3)
-    # What an op has just written is partly in L2 when the next one reads it.
-    assert sum(node["hbm_read"] for node in nodes[1:]) < sum(n["tensor_bytes"] for n in nodes[1:]) / 2
+    # The four read five activations and a bias. What one has written, the next may find in L2, no more than that.
+    read = sum(node["hbm_read"] for node in nodes[1:])
+    assert (5 - 3) * 32 * MB <= read <= 5 * 32 * MB + 4000 * 2
     assert nodes[0]["bound"] == "compute"
     assert nodes[0]["roofline_us"] == pytest.approx(2 * 4000**3 / 989.4e12 * 1e6)
     assert nodes[0]["roofline_us"] == pytest.approx(129, abs=0.5)
@@ -229,7 +230,7 @@ def test_every_sample_says_what_its_picture_shows_and_how_to_run_it() -> None:
     for sample in SAMPLES.glob("*.py"):
         docstring = sample.read_text().split('"""')[1]
         assert "**What the picture shows.**" in docstring, sample
-        assert f"optrace samples/{sample.name} --out graph.svg" in docstring, sample
+        assert re.search(rf"optrace samples/{sample.name}.* (-o|--out) ", docstring), sample
 
 
 # -- with real values ---------------------------------------------------------------------------------

@@ -149,6 +149,10 @@ class StandInMode(FakeTensorMode):
                 return parts
         return self.watcher.call(partial(self._watched, func, types), func, args, kwargs)
 
+    def unseen(self, func: Any, args: Sequence[Any]) -> Any:
+        """Execute ``func`` as a call that the program does not make: nobody is shown it."""
+        return self._execute(func, (), args, {})
+
     def _watched(self, func: Any, types: Sequence[type], /, *args: Any, **kwargs: Any) -> Any:
         out = self._execute(func, types, args, kwargs)
         if out is NotImplemented:

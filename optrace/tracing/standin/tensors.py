@@ -124,7 +124,7 @@ def new_parameter(cls: type, data: Any = None, requires_grad: bool = True) -> An
         return _new_parameter(cls, data, requires_grad)
     mode: Any = data.fake_mode
     with _disable_current_modes(), torch._C.DisableTorchFunction():
-        made = mode.__torch_dispatch__(torch.ops.aten.detach.default, (), (data,), {})
+        made = mode.unseen(torch.ops.aten.detach.default, (data,))
     made.requires_grad_(requires_grad)
     made._is_param = True
     return made
