@@ -163,8 +163,10 @@ def gpu_table(found: GpuCalibration) -> Table:
     )
     table.add_row("least kernel, us", _number(new.kernel_floor_us), _number(old.kernel_floor_us))
     table.add_row("launch period, us", _number(ceilings.launch_period_us), "")
-    table.add_row("CUDA graph of tiny kernels: replay, us", _number(ceilings.graph_replay_us), "")
-    table.add_row("  each kernel in it, us", _number(ceilings.graph_kernel_us), "")
+    table.add_row(
+        "replay of a CUDA graph, us", _number(ceilings.graph_replay_us), _number(old.graph_replay_us)
+    )
+    table.add_row("  each launch in it, us", _number(ceilings.graph_launch_us), _number(old.graph_launch_us))
     for what, rate in ceilings.matrix.items():
         peak = old.peak_tflops.get(what.partition(",")[0])
         table.add_row(f"{what}, TFLOP/s", _number(rate), f"peak {_number(peak)}" if peak else "")

@@ -36,7 +36,7 @@ from .speaker import Speaker
 
 if TYPE_CHECKING:
     from optrace.measuring.beside import Figure, OpFigures
-    from optrace.measuring.counters import CountedKernel
+    from optrace.measuring.counters import Counted
     from optrace.measuring.limits import Limits
     from optrace.measuring.recorder import Measurement
     from optrace.measuring.steps import Steps
@@ -48,6 +48,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 #: Steps that the child of Nsight Compute runs before the one that is counted.
 _WARM_STEPS = 3
+
+#: The share of --limit after which further kernels go uncounted, and the seconds that Nsight Compute and torch may take to
+#: start.
+_COUNTING_SHARE, _START_S = 0.75, 60.0
+
+#: Counting tells how far it is every so many kernels.
+_TOLD_EVERY = 100
 
 #: What the validation view can be written as.
 PICTURES = (".svg", ".png", ".pdf", ".dot")
@@ -208,6 +215,7 @@ class _Asked:
                 words += [option, str(value)]
         if self.warmup is not None:
             words += ["--warmup", str(self.warmup)]
+        words += ["--limit", f"{self.limit:g}"]
         return [*words, "--", *self.options["args"]]
 
 
@@ -276,12 +284,12 @@ def _run_counted_step(asked: _Asked) -> None:
     limits = asked.limits()
     with _steps(asked, limits) as (_, _, steps), limits.stage("the counted step"):
         steps.run(nullcontext, _WARM_STEPS)
-        steps.run(counted_step, 1)
+        steps.run(lambda: counted_step(_COUNTING_SHARE * asked.limit), 1)
 
 
 def _measure(asked: _Asked, given: dict[str, Any], files: _Files, top: int, say: Speaker) -> None:
     from optrace.api import answers_of
-    from optrace.measuring.beside import counters_mismatch
+    from optrace.measuring.beside import remark_on_counters
     from optrace.measuring.machine import gpu_state, machine_line, remarks_before
     from optrace.measuring.recorder import measure
     from optrace.report import report as price
@@ -307,37 +315,45 @@ def _measure(asked: _Asked, given: dict[str, Any], files: _Files, top: int, say:
         )
         session.describe(program.name)
     measured.row["remarks"] = remarks = [*remarks, *measured.remarks]
-    kernels = _count(asked, say) if files.counters is not None else []
-    if kernels and (mismatch := counters_mismatch(measured, kernels)):
-        remarks.append(mismatch)
+    counted = _count(asked, say) if files.counters is not None else None
+    if counted is not None and (remark := remark_on_counters(measured, counted)):
+        remarks.append(remark)
     report = price(measured.graph, prices)
     machine = machine_line()
     if files.save is not None:
         _write_lines(files.save, [machine, measured.row])
         say.line(f"wrote {files.save}")
-    if files.counters is not None and kernels:
+    if files.counters is not None and counted is not None:
         rows = [
             {"name": kernel.name, "dram_read": kernel.read, "dram_write": kernel.written, "ns": kernel.ns}
-            for kernel in kernels
+            for kernel in counted.kernels
         ]
-        _write_lines(files.counters, [machine, {"name": program.name, "kernels": rows}])
+        _write_lines(
+            files.counters, [machine, {"name": program.name, "complete": counted.complete, "kernels": rows}]
+        )
         say.line(f"wrote {files.counters}")
-    say.show(*_printed(report, measured, kernels, top))
+    say.show(*_printed(report, measured, counted, top))
     for remark in remarks:
         say.warning(remark)
     _draw(files.pictures, report, measured, str(machine["device"]), say)
 
 
-def _count(asked: _Asked, say: Speaker) -> list[CountedKernel]:
+def _count(asked: _Asked, say: Speaker) -> Counted | None:
     """Bytes by kernel, or a warning: everything else stands without them."""
     from optrace.measuring.counters import CountersError, count
 
     say.line("  counting the bytes of each kernel (Nsight Compute)")
+
+    def tell_kernels(begun: int) -> None:
+        if begun % _TOLD_EVERY == 0:
+            say.line(f"    {begun} kernels")
+
     try:
-        return count(asked.child(), asked.limit)
+        # The child has a limit for setting the program up, and one for the step.
+        return count(asked.child(), _START_S + 2 * asked.limit, tell_kernels)
     except CountersError as error:
         say.warning(f"no counters: {error}")
-        return []
+        return None
 
 
 def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -365,14 +381,14 @@ def _draw(files: Sequence[Path], report: Report, measured: Measurement, device: 
 
 
 def _printed(
-    report: Report, measured: Measurement, kernels: Sequence[CountedKernel], top: int
+    report: Report, measured: Measurement, counted: Counted | None, top: int
 ) -> Iterator[Table | Text | str]:
     """Predicted figures with ``~``, measured ones bold and without."""
     from optrace.measuring.beside import by_op, figures, time_weighted_error
 
     rows = by_op(report, measured)
     yield ""
-    yield _totals(figures(report, measured, kernels))
+    yield _totals(figures(report, measured, counted) if counted else figures(report, measured))
     error = time_weighted_error(rows)
     yield ""
     if error is not None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from optrace.measuring.counters import CountedKernel
+from optrace.measuring.counters import Counted
+from optrace.measuring.record import Launch
 from optrace.measuring.recorder import Measurement, Spread
 from optrace.report import Report
+
+_NOTHING_COUNTED = Counted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,9 @@ class OpFigures:
     event_cold_us: float | None
 
 
-def figures(report: Report, measured: Measurement, kernels: Sequence[CountedKernel] = ()) -> list[Figure]:
+def figures(report: Report, measured: Measurement, counted: Counted = _NOTHING_COUNTED) -> list[Figure]:
     """The step in total. Bytes through HBM are those of kernels, and are left out where the counters saw other kernels
-    than the profiler."""
+    than the profiler; where the time for counting was over, those of the calls whose kernels were all counted."""
     timeline, memory = report.timeline, report.priced.memory
     count = sum(map(len, measured.launches)) + len(measured.stray)
     found = [
@@ -62,27 +67,50 @@ def figures(report: Report, measured: Measurement, kernels: Sequence[CountedKern
             measured.memory_peak - measured.memory_base,
         ),
     ]
-    if kernels and len(kernels) == _kernels(measured):
-        predicted = sum(cost.hbm_bytes or 0 for cost in report.costs if cost.work.kernels)
+    calls = _calls_counted(measured, counted)
+    if calls:
+        last = sum(map(_kernels_in, measured.launches[:calls]))
+        kernels = counted.kernels if counted.complete else counted.kernels[:last]
+        costs = [cost for cost in report.costs[:calls] if cost.work.kernels]
         found.append(
-            Figure("HBM bytes", "bytes", predicted, sum(kernel.read + kernel.written for kernel in kernels))
+            Figure(
+                "HBM bytes" if counted.complete else f"HBM bytes, first {last} kernels",
+                "bytes",
+                sum(cost.hbm_bytes or 0 for cost in costs),
+                sum(kernel.read + kernel.written for kernel in kernels),
+            )
         )
     return found
 
 
-def _kernels(measured: Measurement) -> int:
-    launches = (*measured.stray, *(launch for call in measured.launches for launch in call))
+def _kernels_in(launches: Sequence[Launch]) -> int:
     return sum(launch.kind == "kernel" for launch in launches)
 
 
-def counters_mismatch(measured: Measurement, kernels: Sequence[CountedKernel]) -> str:
-    """Why the counters cannot be laid beside the step; empty where they can."""
-    profiled = _kernels(measured)
-    if len(kernels) == profiled:
-        return ""
-    return (
-        f"Nsight Compute counted {len(kernels)} kernels and the profiler {profiled}: bytes are not compared"
-    )
+def _kernels(measured: Measurement) -> int:
+    return _kernels_in(measured.stray) + sum(map(_kernels_in, measured.launches))
+
+
+def _calls_counted(measured: Measurement, counted: Counted) -> int:
+    """How many calls from the first on had all their kernels counted; 0 where the two do not line up, or part of them
+    may belong to no call."""
+    if counted.complete:
+        return len(measured.launches) if len(counted.kernels) == _kernels(measured) else 0
+    if _kernels_in(measured.stray):
+        return 0
+    upto = list(accumulate(map(_kernels_in, measured.launches)))
+    return bisect_right(upto, len(counted.kernels))
+
+
+def remark_on_counters(measured: Measurement, counted: Counted) -> str:
+    """What is to be known of the counters: that they cannot be laid beside the step, or stop before its end; empty
+    where neither is."""
+    profiled, kernels = _kernels(measured), len(counted.kernels)
+    if not counted.complete:
+        return f"the time for counting was over after {kernels} of {profiled} kernels (see --limit): the rest is not counted"
+    if kernels and kernels != profiled:
+        return f"Nsight Compute counted {kernels} kernels and the profiler {profiled}: bytes are not compared"
+    return ""
 
 
 def by_op(report: Report, measured: Measurement) -> list[OpFigures]:

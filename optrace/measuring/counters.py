@@ -2,7 +2,8 @@
 step once between ``cudaProfilerStart`` and ``cudaProfilerStop``.
 
 Caches and clocks are left as they are: what a kernel finds in the L2 is what the kernels before it left there. The
-command replays each kernel, so its own times are not those of the step.
+command stops the GPU around each kernel, which takes milliseconds: its own times are not those of the step, and of a
+step with very many launches only the first ones are counted before the time is over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,6 +37,9 @@ _UNITS = {
     "msecond": 1e6,
 }
 
+#: What Nsight Compute writes as it begins with a kernel, and the child where it lets the rest go uncounted.
+_BEGINS, _STOPPED = "==PROF== Profiling", "optrace: the time for counting is over"
+
 #: Where toolkits put the command when it is not on the PATH.
 _PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/ncu")
 
@@ -52,20 +58,39 @@ class CountedKernel:
     ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Kernels of the counted step in launch order: all of them, or the first ones, where the time was over."""
+
+    kernels: tuple[CountedKernel, ...] = ()
+    complete: bool = True
+
+
 @contextmanager
-def counted_step() -> Iterator[None]:
-    """What the child does around the step that is counted."""
+def counted_step(seconds: float) -> Iterator[None]:
+    """What the child does around the step that is counted; what is launched after ``seconds`` runs uncounted."""
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def stop() -> None:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        print(_STOPPED, flush=True)
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]  # as above
+    timer.start()
     try:
         yield
         torch.cuda.synchronize()
     finally:
+        timer.cancel()
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]  # as above
 
 
-def count(child: Sequence[str], time_limit_s: float) -> list[CountedKernel]:
-    """Run ``child`` under Nsight Compute: its counted step's kernels in launch order.
+def count(
+    child: Sequence[str], time_limit_s: float, progress: Callable[[int], None] = lambda _kernels: None
+) -> Counted:
+    """Run ``child`` under Nsight Compute; ``progress`` hears how many kernels it has come to.
 
     Raises ``CountersError`` where there is no such command, no permission, or no answer in time.
     """
@@ -77,26 +102,57 @@ def count(child: Sequence[str], time_limit_s: float) -> list[CountedKernel]:
         *("--metrics", f"{_READ},{_WRITTEN},{_NS}", "--csv"),
         *child,
     ]
-    # A session of its own: what ncu starts ends with it.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise CountersError(f"Nsight Compute took longer than {time_limit_s:g} s (--limit)") from None
+    out, err, status = _output(command, time_limit_s, progress)
     if "ERR_NVGPUCTRPERM" in out + err:
         raise CountersError(
             "the driver lets nobody but root read the GPU's counters (ERR_NVGPUCTRPERM): "
             "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how to change that"
         )
-    if process.returncode:
-        raise CountersError(
-            f"Nsight Compute ended with exit status {process.returncode}: {_last(err or out)}"
-        )
-    return read_counters(out)
+    if status:
+        raise CountersError(f"Nsight Compute ended with exit status {status}: {_last(err or out)}")
+    return Counted(tuple(read_counters(out)), _STOPPED not in out)
+
+
+def _output(
+    command: Sequence[str], time_limit_s: float, progress: Callable[[int], None]
+) -> tuple[str, str, int]:
+    """What the command wrote to stdout and stderr, and its exit status."""
+    over = threading.Event()
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        # A session of its own: what ncu starts ends with it.
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        ) as process,
+    ):
+
+        def give_up() -> None:
+            over.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(time_limit_s, give_up)
+        timer.daemon = True
+        timer.start()
+        lines: list[str] = []
+        begun = 0
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith(_BEGINS):
+                    begun += 1
+                    progress(begun)
+            status = process.wait()
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        errors.seek(0)
+        if over.is_set():
+            raise CountersError(
+                f"Nsight Compute took longer than {time_limit_s:g} s, and had come to {begun} kernels (see --limit)"
+            )
+        return "".join(lines), errors.read(), status
 
 
 def read_counters(text: str) -> list[CountedKernel]:

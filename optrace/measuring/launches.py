@@ -41,15 +41,23 @@ def profiled(session: Session, calls: int, found: Profiled) -> Iterator[None]:
 
     The recording of ``session`` must be of the same step; this run is not recorded.
     """
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
-    with warnings.catch_warnings(), torch.profiler.profile(activities=activities) as profiler:
-        # Said once a process of profilers that run more than one cycle; this one runs one.
-        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+    with profiling() as profiler:
         with session.counting(lambda number: torch.profiler.record_function(f"{_MARK}{number}")):
             yield
         torch.cuda.synchronize()
     found.calls, found.stray = by_call(trace_events(profiler), calls)
+
+
+@contextmanager
+def profiling() -> Iterator[torch.profiler.profile]:
+    """torch's profiler of what the host calls and the device runs."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with warnings.catch_warnings():
+        # Said once a process of profilers that run more than one cycle; these run one.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+        with torch.profiler.profile(activities=activities) as profiler:
+            yield profiler
 
 
 def trace_events(profiler: torch.profiler.profile) -> list[dict[str, Any]]:

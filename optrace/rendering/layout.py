@@ -106,12 +106,13 @@ def _bundled_places() -> Iterator[Path]:
     """Where pip puts the wheel's one executable: beside the interpreter, in a user's or target's folder."""
     name = "graphviz-pure.exe" if sys.platform == "win32" else "graphviz-pure"
     try:
-        files = metadata.files("graphviz-pure") or []
+        wheel = metadata.distribution("graphviz-pure")
     except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == name:
-            yield Path(str(file.locate()))
+        pass
+    else:
+        # `pip install --target` moves the file and lists it where it was to be.
+        listed = (file.locate() for file in wheel.files or () if file.name == name)
+        yield from (Path(str(place)) for place in (*listed, wheel.locate_file(f"bin/{name}")))
     yield Path(sysconfig.get_path("scripts")) / name
     yield Path(sys.executable).parent / name
     found = shutil.which(name)

@@ -46,7 +46,7 @@ CEILINGS = Ceilings(
     matrix={"bfloat16, square": 742.05},
     launch_period_us=5.5,
     graph_replay_us=40.0,
-    graph_kernel_us=2.4,
+    graph_launch_us=2.4,
 )
 
 
@@ -58,6 +58,7 @@ def shipped() -> GpuProfile:
 def test_ceilings_in_a_profile(shipped: GpuProfile) -> None:
     found = with_ceilings(shipped, CEILINGS)
     assert found.bandwidth_efficiency == 0.9  # 4.32 of 4.8 TB/s
+    assert (found.graph_replay_us, found.graph_launch_us) == (40.0, 2.4)
     assert found.matmul_efficiency == 0.75  # 742.05 of 989.4 TFLOP/s
     # Bytes from the L2 take as long as before: the rate goes with the bandwidth that it is relative to.
     assert shipped.kernels["cast"].l2 / shipped.l2_bandwidth_tb_s == pytest.approx(

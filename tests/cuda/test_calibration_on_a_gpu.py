@@ -26,6 +26,7 @@ def test_a_calibration_is_kept_and_read_again(tmp_path, capsys):
     assert host.measured
     assert 0.2 < gpu.bandwidth_efficiency <= 1.0
     assert gpu.kernel_floor_us > 0.3
+    assert 0 < gpu.graph_replay_us < 200
     assert 0.5 < host.launch_us < 50
     assert all(us > 0 for us in host.class_us.values())
     assert "driver" in gpu.source

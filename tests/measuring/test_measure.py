@@ -12,8 +12,8 @@ import torch
 from optrace.cli.measure import _Asked
 
 from optrace.cost.profiles import pricing
-from optrace.measuring.beside import by_op, counters_mismatch, figures, time_weighted_error
-from optrace.measuring.counters import CountedKernel
+from optrace.measuring.beside import by_op, figures, remark_on_counters, time_weighted_error
+from optrace.measuring.counters import Counted, CountedKernel
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.record import Launch, read_machine, read_runs
 from optrace.measuring.recorder import (
@@ -67,7 +67,8 @@ def test_the_child_of_nsight_compute_runs_the_same_step() -> None:
     words = _Asked("model.py:net", options, warmup=3, repeats=30, seconds=5.0, limit=60.0).child()
     assert words[1:] == [
         *("-m", "optrace.cli", "measure", "model.py:net", "--counted-step"),
-        *("--train", "--optimizer", "sgd", "--batch", "2", "--warmup", "3", "--", "--size", "4"),
+        *("--train", "--optimizer", "sgd", "--batch", "2", "--warmup", "3"),
+        *("--limit", "60", "--", "--size", "4"),
     ]
 
 
@@ -110,14 +111,23 @@ def test_predicted_beside_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row.op: row.measured_us for row in rows} == {"aten.mm.default": 7.0, "aten.relu.default": 7.0}
     apart = sum(row.apart_us for row in rows)
     assert time_weighted_error(rows) == pytest.approx(apart / 14)
-    kernels = [CountedKernel("mm", 100, 20, 1.0), CountedKernel("relu", 3, 4, 1.0)]
-    by_name = {figure.name: figure for figure in figures(priced, found, kernels)}
+    kernels = (CountedKernel("mm", 100, 20, 1.0), CountedKernel("relu", 3, 4, 1.0))
+    by_name = {figure.name: figure for figure in figures(priced, found, Counted(kernels))}
     assert by_name["launches"].measured == 2
     assert by_name["HBM bytes"].measured == 100 + 20 + 3 + 4
     assert by_name["wall clock"].measured == found.wall.median
-    assert counters_mismatch(found, kernels) == ""
-    assert "counted 1 kernels and the profiler 2" in counters_mismatch(found, kernels[:1])
-    assert "HBM bytes" not in {figure.name for figure in figures(priced, found, kernels[:1])}
+    assert remark_on_counters(found, Counted(kernels)) == ""
+    other = Counted(kernels[:1])
+    assert "counted 1 kernels and the profiler 2" in remark_on_counters(found, other)
+    assert not [figure for figure in figures(priced, found, other) if figure.unit == "bytes"]
+    first = Counted(kernels[:1], complete=False)
+    assert "over after 1 of 2 kernels" in remark_on_counters(found, first)
+    (part,) = (figure for figure in figures(priced, found, first) if figure.unit == "bytes")
+    assert (part.name, part.predicted, part.measured) == (
+        "HBM bytes, first 1 kernels",
+        priced.costs[0].hbm_bytes,
+        100 + 20,
+    )
 
 
 MODEL = """

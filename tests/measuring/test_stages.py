@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
 from optrace.measuring import counters
 from optrace.measuring.counters import CountedKernel, CountersError, count, read_counters
@@ -288,8 +289,35 @@ def _ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
 
 
 def test_counters_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _ncu(tmp_path, monkeypatch, f"assert sys.argv[-1] == 'child'\nprint({NCU!r})")
-    assert len(count(["child"], 30.0)) == 2
+    begun = '==PROF== Profiling "gemm" - 0: 0%....100% - 1 pass'
+    _ncu(tmp_path, monkeypatch, f"assert sys.argv[-1] == 'child'\nprint({begun!r})\nprint({NCU!r})")
+    told: list[int] = []
+    counted = count(["child"], 30.0, told.append)
+    assert (len(counted.kernels), counted.complete, told) == (2, True, [1])
+
+
+def test_counters_of_the_first_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ncu(tmp_path, monkeypatch, f"print({counters._STOPPED!r})\nprint({NCU!r})")
+    assert not count(["child"], 30.0).complete
+
+
+def test_a_step_is_counted_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    did: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: did.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: did.append("stop"))
+    with counters.counted_step(30.0):
+        did.append("step")
+    assert did == ["start", "step", "stop"]
+    assert counters._STOPPED not in capsys.readouterr().out
+    with counters.counted_step(0.01):
+        while did[-1] != "stop" or len(did) < 5:
+            time.sleep(0.005)
+        did.append("rest")
+    assert did[3:] == ["start", "stop", "rest", "stop"]
+    assert counters._STOPPED in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -297,7 +325,7 @@ def test_counters_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ("print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)", 30.0, "nobody but root"),
         ("print('no such device', file=sys.stderr); sys.exit(3)", 30.0, "exit status 3: no such device"),
-        ("time.sleep(60)", 0.3, r"longer than 0\.3 s"),
+        ("time.sleep(60)", 0.3, r"longer than 0\.3 s, and had come to 0 kernels"),
     ],
 )
 def test_a_child_that_cannot_be_counted(

@@ -98,3 +98,18 @@ def test_a_layout_that_never_ends_is_an_error(no_system_dot: Path, tmp_path: Pat
     with pytest.raises(LayoutTooSlowError):
         layout.lay_out("digraph {}", "svg", 0.2)
     assert not (tmp_path / "graph.svg").exists()
+
+
+def test_the_wheel_s_program_in_a_target_folder(
+    no_system_dot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target DIR`` puts it into DIR/bin and lists it as ../../bin."""
+    listing = tmp_path / "site" / "graphviz_pure-0.2.2.dist-info"
+    listing.mkdir(parents=True)
+    (listing / "METADATA").write_text("Metadata-Version: 2.1\nName: graphviz-pure\nVersion: 0.2.2\n")
+    (listing / "RECORD").write_text("../../bin/graphviz-pure,,\n")
+    moved = tmp_path / "site" / "bin" / "graphviz-pure"
+    moved.parent.mkdir()
+    moved.touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert layout.layout_program("svg") == moved

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
+
+from optrace.measuring.launches import LAUNCH_CATEGORIES, profiling, trace_events
 
 #: A copy moves each byte twice: it is read and written.
 _BOTH_WAYS = 2
@@ -16,8 +19,10 @@ _COPIES = tuple(1 << power for power in (20, 22, 24, 26, 28, 29))
 #: Working sets in eighths of the L2, and how often each is read in a row.
 _L2_EIGHTHS = (1, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
 _READS = 20
-#: Launches in a graph; the replay's cost is what is left at none.
-_GRAPHS = (1, 100, 400, 1200)
+#: Blocks of the captured network (five launches each), its rows and its width; how often each graph is replayed.
+_GRAPHS, _ROWS, _WIDTH, _REPLAYS = (4, 16, 48, 96), 512, 1024, 15
+#: Cycles that the device sleeps before a timing: about 0.2 ms.
+_AHEAD_CYCLES = 400_000
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -32,7 +37,7 @@ class Ceilings:
     matrix: Mapping[str, float]
     launch_period_us: float
     graph_replay_us: float | None
-    graph_kernel_us: float | None
+    graph_launch_us: float | None
 
     @property
     def hbm_tb_s(self) -> float:
@@ -45,8 +50,7 @@ def measure_ceilings(l2_bytes: int) -> Ceilings:
     free = torch.cuda.mem_get_info()[0]
     copies = {size: _copy_tb_s(size) for size in _COPIES if 4 * size < free or size == _COPIES[0]}
     l2_tb_s, capacity = _l2(l2_bytes)
-    replay, kernel = _graph()
-    return Ceilings(copies, l2_tb_s, capacity, _matrix(), _launch_period(), replay, kernel)
+    return Ceilings(copies, l2_tb_s, capacity, _matrix(), _launch_period(), *_graph_costs())
 
 
 def _device_us(call: Callable[[], object], repeats: int = 10, rounds: int = 3) -> float:
@@ -56,6 +60,8 @@ def _device_us(call: Callable[[], object], repeats: int = 10, rounds: int = 3) -
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch
         torch.cuda.synchronize()
+        # The host runs ahead, so that the device waits for nothing between the events.
+        torch.cuda._sleep(_AHEAD_CYCLES)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         start.record()
         for _ in range(repeats):
             call()
@@ -161,25 +167,56 @@ def _launch_period(launches: int = 500) -> float:
     return min(run() for _ in range(5))
 
 
-def _graph() -> tuple[float | None, float | None]:
-    """What replaying a graph and waiting for it costs, and what each tiny kernel in it adds: a straight line through the
-    replay times of graphs of several sizes."""
-    x = torch.ones(64, device="cuda")
-    counts: list[float] = []
-    times: list[float] = []
-    for count in _GRAPHS:
-        graph = _captured(lambda count=count: [x.add_(1.0) for _ in range(count)])  # type: ignore[misc]  # defaults
-        if graph is None:
-            return None, None
-        runs = []
-        for _ in range(12):
+def _graph_costs() -> tuple[float | None, float | None]:
+    """What replaying a graph and waiting for it costs beyond the device time of the same launches in eager, and what each
+    launch in it adds: a straight line through networks of several depths. None where nothing can be captured."""
+    launches: list[float] = []
+    rest_us: list[float] = []
+    with torch.no_grad():
+        for blocks in _GRAPHS:
+            network = _network(blocks)
+            graph = _captured(network)
+            if graph is None:
+                return None, None
+            durations = _durations_us(network)
+            launches.append(len(durations))
+            rest_us.append(statistics.median(_replay_us(graph) for _ in range(_REPLAYS)) - sum(durations))
+    slope, intercept = statistics.linear_regression(launches, rest_us)
+    return round(max(intercept, 0.0), 1), round(max(slope, 0.0), 2)
+
+
+def _network(blocks: int) -> Callable[[], torch.Tensor]:
+    """``x + gelu(layer_norm(x) @ w) @ v``, again and again: kernels of a few microseconds, as models have them."""
+    x = torch.randn(_ROWS, _WIDTH, device="cuda", dtype=torch.bfloat16)
+    w, v = (torch.randn(_WIDTH, _WIDTH, device="cuda", dtype=torch.bfloat16) / _WIDTH**0.5 for _ in range(2))
+
+    def run() -> torch.Tensor:
+        y = x
+        for _ in range(blocks):
+            y = y + F.gelu(F.layer_norm(y, (_WIDTH,)) @ w) @ v
+        return y
+
+    return run
+
+
+def _durations_us(call: Callable[[], object]) -> list[float]:
+    """Of each launch of a call in eager, by the profiler: the shorter of two runs."""
+    runs: list[list[float]] = []
+    for _ in range(2):
+        torch.cuda.synchronize()
+        with profiling() as profiler:
+            call()
             torch.cuda.synchronize()
-            start = time.perf_counter()
-            graph.replay()
-            torch.cuda.synchronize()
-            runs.append((time.perf_counter() - start) * 1e6)
-        counts.append(float(count))
-        times.append(statistics.median(runs))
-    slope, intercept = statistics.linear_regression(counts, times)
-    # The line is drawn by its long end; a graph of one kernel says what is left of it there.
-    return max(times[0] - slope, intercept, 0.0), max(slope, 0.0)
+        runs.append(
+            [event["dur"] for event in trace_events(profiler) if event.get("cat") in LAUNCH_CATEGORIES]
+        )
+    return min(runs, key=sum)
+
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    """From an empty queue to the end of the replay."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e6

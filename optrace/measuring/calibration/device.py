@@ -1,8 +1,7 @@
 """A profile of this machine's GPU: a known one, with what was measured here in its place.
 
-Peaks and the datasheet's bandwidth stay: rates are relative to them. So do the costs of a CUDA graph, which were fitted to
-replays of whole programs: graphs of tiny kernels, which are timed here, cost less. Kinds of kernel that no case timed keep the rates
-that are known, scaled as for any GPU that was not measured; the profile's note names them.
+Peaks and the datasheet's bandwidth stay: rates are relative to them. Kinds of kernel that no case timed keep the rates that
+are known, scaled as for any GPU that was not measured; the profile's note names them.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def _unknown(name: str, properties: Mapping[str, int]) -> GpuProfile:
 
 
 def with_ceilings(gpu: GpuProfile, ceilings: Ceilings) -> GpuProfile:
-    """``gpu`` with the bandwidths and matrix rates that were reached. Rates of bytes from the L2 are relative to its
+    """``gpu`` with the bandwidths and matrix rates that were reached, and what a CUDA graph was found to cost. Rates of bytes from the L2 are relative to its
     bandwidth, and go with it."""
     l2 = ceilings.l2_tb_s or gpu.l2_bandwidth_tb_s
     scale = l2 / gpu.l2_bandwidth_tb_s
@@ -152,6 +151,8 @@ def with_ceilings(gpu: GpuProfile, ceilings: Ceilings) -> GpuProfile:
         l2_bandwidth_tb_s=round(l2, 2),
         bandwidth_efficiency=round(min(ceilings.hbm_tb_s / gpu.bandwidth_tb_s, 1.0), 3),
         matmul_efficiency=round(min(best / peak, 1.0), 3) if best and peak else gpu.matmul_efficiency,
+        graph_replay_us=gpu.graph_replay_us if ceilings.graph_replay_us is None else ceilings.graph_replay_us,
+        graph_launch_us=gpu.graph_launch_us if ceilings.graph_launch_us is None else ceilings.graph_launch_us,
         kernels={kind: replace(rates, l2=rates.l2 * scale) for kind, rates in gpu.kernels.items()},
         products={kind: replace(rates, l2=rates.l2 * scale) for kind, rates in gpu.products.items()},
     )
