@@ -43,34 +43,47 @@ _model = partial(typer.Option, rich_help_panel="Model and inputs")
 _price = partial(typer.Option, rich_help_panel="Prices")
 
 ModeOption = Annotated[
-    Mode, _running(help="cuda: run on a GPU; fake: compute nothing, needs none; cpu: compute on the CPU")
+    Mode,
+    _running("--mode", help="cuda: run on a GPU; fake: compute nothing, needs none; cpu: compute on the CPU"),
 ]
-DeviceOption = Annotated[Device, _running(help="where to put a model and its inputs")]
-AssumeOption = Annotated[Assume, _running(help="what .item() answers in fake mode")]
-StepsOption = Annotated[int, _running(metavar="N", help="steps to record")]
+DeviceOption = Annotated[Device, _running("--device", help="where to put a model and its inputs")]
+AssumeOption = Annotated[Assume, _running("--assume", help="what .item() answers in fake mode")]
+StepsOption = Annotated[int, _running("--steps", metavar="N", help="steps to record")]
 WarmupOption = Annotated[
     int | None,
-    _running(metavar="N", help="steps to run before, unrecorded  [default: 1 with --train, else 0]"),
+    _running(
+        "--warmup", metavar="N", help="steps to run before, unrecorded  [default: 1 with --train, else 0]"
+    ),
 ]
 TrainOption = Annotated[bool, _model("--train", help="loss, backward and an optimizer step too")]
-OptimizerOption = Annotated[str, _model(metavar="NAME", help="adamw, sgd, adam, ...")]
+OptimizerOption = Annotated[str, _model("--optimizer", metavar="NAME", help="adamw, sgd, adam, ...")]
 DtypeOption = Annotated[
-    str | None, _model(metavar="DTYPE", help="of weights and inputs; with --autocast, the dtype to cast to")
+    str | None,
+    _model("--dtype", metavar="DTYPE", help="of weights and inputs; with --autocast, the dtype to cast to"),
 ]
 AutocastOption = Annotated[bool, _model("--autocast", help="run the forward pass under torch.autocast")]
 NoGradOption = Annotated[bool, _model("--no-grad", help="run the forward pass under torch.no_grad")]
 BatchesOption = Annotated[
     str | None,
-    _model(metavar="N[,N...]", help="call get_inputs(batch=N); several: a page that switches between them"),
+    _model(
+        "--batch",
+        metavar="N[,N...]",
+        help="call get_inputs(batch=N); several: a page that switches between them",
+    ),
 ]
-BatchOption = Annotated[int | None, _model(metavar="N", help="call get_inputs(batch=N)")]
+BatchOption = Annotated[int | None, _model("--batch", metavar="N", help="call get_inputs(batch=N)")]
 GpuOption = Annotated[
-    str | None, _price(metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]")
+    str | None,
+    _price("--gpu", metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]"),
 ]
-HostOption = Annotated[str | None, _price(metavar="NAME", help="host profile")]
-DispatchOption = Annotated[float | None, _price(metavar="US", help="host time to dispatch an op")]
-LaunchOption = Annotated[float | None, _price(metavar="US", help="host time to launch a kernel")]
-BandwidthOption = Annotated[float | None, _price(metavar="TB/S", help="memory bandwidth")]
+HostOption = Annotated[str | None, _price("--host", metavar="NAME", help="host profile")]
+DispatchOption = Annotated[
+    float | None, _price("--dispatch-us", metavar="US", help="host time to dispatch an op")
+]
+LaunchOption = Annotated[
+    float | None, _price("--launch-us", metavar="US", help="host time to launch a kernel")
+]
+BandwidthOption = Annotated[float | None, _price("--bandwidth-tb", metavar="TB/S", help="memory bandwidth")]
 
 
 class Shown(StrEnum):
