@@ -42,6 +42,7 @@ CURE_FIGURES = {
     "compiled_us": ("compiled wall clock (us)", 1),
     "compiled_gpu_us": ("compiled device time (us)", 1),
     "compiled_k": ("compiled launches", 1),
+    "both_us": ("compiled with CUDA graphs, wall clock (us)", 1),
     "graph_peak": ("change of peak memory, graph (MB)", 1e6),
     "compiled_peak": ("change of peak memory, compiled (MB)", 1e6),
 }

@@ -83,6 +83,12 @@ def trace(
     verify: Annotated[
         bool, typer.Option("--verify", help="measure the cures on this machine's GPU, beside the prediction")
     ] = False,
+    save_cures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="with --verify: keep what is measured, for optrace accuracy --cures"
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
     mode: ModeOption = Mode.AUTO,
     device: DeviceOption = Device.CUDA,
@@ -115,8 +121,10 @@ def trace(
         DrawOptions(depth, max_nodes)
         for file in files:
             check_path(file)
+    if save_cures is not None and not verify:
+        raise BadInput(f"--save-cures {save_cures} keeps what --verify measures: add --verify")
     if verify:
-        check_verify(target)
+        check_verify(target, save_cures)
     sizes = batch_sizes(batch)
     if len(sizes) > 1 and not any(file.suffix.lower() == ".html" for file in files):
         raise BadInput(
@@ -158,5 +166,5 @@ def trace(
         for note in notes:
             say.line(f"  {note}")
     if verify and not code:
-        verify_cures(target, options | {"args": ctx.obj or ()}, report, say)
+        verify_cures(target, options | {"args": ctx.obj or ()}, report, save_cures, say)
     return code

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from .console import console, show
 from .errors import BadInput, bad_input
 from .speaker import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from optrace.measuring.verify import Measured
     from optrace.report import Report
@@ -19,18 +19,34 @@ if TYPE_CHECKING:
 _COLUMNS = ("", "launches", "peak", "device", "wall", "speed-up", "prepared in")
 
 
-def check_verify(target: str) -> None:
-    """Raises ``BadInput`` where there is nothing to measure: asked before a long trace."""
+def check_verify(target: str, record: Path | None) -> None:
+    """Raises ``BadInput`` where there is nothing to measure or it cannot be kept: asked before a long trace."""
     import torch
+
+    from optrace.measuring.cures import read_cures
+    from optrace.measuring.record import RecordError
+    from optrace.rendering.files import cannot_write
 
     if target.endswith(".json"):
         raise BadInput(f"--verify runs the program, and {target} is a recorded graph")
     if not torch.cuda.is_available():
         raise BadInput("--verify measures the cures on a CUDA GPU, and this machine has none: leave it out")
+    if record is None:
+        return
+    if record.suffix != ".jsonl":
+        raise BadInput(f"cannot write {record}: a record of cures is JSON lines (.jsonl)")
+    if reason := cannot_write(record):
+        raise BadInput(f"cannot write {record}: {reason}")
+    if record.exists():
+        with bad_input(RecordError):
+            read_cures(record)
 
 
-def verify_cures(target: str, options: dict[str, Any], report: Report, say: Speaker) -> None:
-    """Run the program's step in each of the four ways and print predicted and measured side by side."""
+def verify_cures(
+    target: str, options: dict[str, Any], report: Report, record: Path | None, say: Speaker
+) -> None:
+    """Run the program's step in each of the four ways, print predicted and measured side by side, and keep what was
+    measured in ``record``."""
     from optrace.measuring.verify import VerifyError, verify
     from optrace.program import Options, ProgramError, find_program
     from optrace.tracing import TraceError, open_session
@@ -38,15 +54,30 @@ def verify_cures(target: str, options: dict[str, Any], report: Report, say: Spea
     with (
         bad_input(ProgramError, TraceError, VerifyError),
         find_program(target, Options(**options)) as program,
-        open_session("cuda") as session,
     ):
-        step = program.step(session)
-        measured = verify(step, progress=lambda name: say.line(f"measuring {name}"))
-    show(console(), "")
-    show(console(), comparison(report, measured))
+        # A session hears the program's clocks and compiles nothing: it ends before anything is timed.
+        with open_session("cuda") as session:
+            step = program.step(session)
+        measured = verify(step, progress=lambda name: say.progress_line(f"measuring {name}"))
+    say.show("", comparison(report, measured))
     for row in measured:
         if row.failed:
             say.warning(f"{row.name} could not be measured: {row.failed}")
+    if record is not None:
+        _keep(record, program.name, measured)
+        say.line(f"wrote {record}")
+
+
+def _keep(record: Path, name: str, measured: Sequence[Measured]) -> None:
+    from optrace.measuring.cures import cures_row, with_row
+    from optrace.measuring.record import RecordError
+    from optrace.rendering.files import write_whole
+
+    try:
+        with bad_input(RecordError):
+            write_whole(record, with_row(record, cures_row(name, measured)))
+    except OSError as error:
+        raise BadInput(f"cannot write {record}: {error.strerror or error}") from None
 
 
 def comparison(report: Report, measured: Sequence[Measured]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from optrace.cost.profiles import GpuProfile
@@ -59,9 +59,9 @@ def replay_us(device_us: float, launches: int, gpu: GpuProfile) -> float:
 def blockers(graph: OpGraph, works: Sequence[Work]) -> tuple[Blocker, ...]:
     """Why the step as it is cannot be captured, most calls first."""
     found: dict[BlockerKind, list[int]] = {}
-    on_host: set[int] = set()
+    host = _OnHost()
     for call, work in enumerate(works):
-        for kind in _reasons(graph, call, work, on_host):
+        for kind in _reasons(graph, call, work, host):
             found.setdefault(kind, []).append(call)
     varying = _varying(graph)
     if varying:
@@ -70,7 +70,24 @@ def blockers(graph: OpGraph, works: Sequence[Work]) -> tuple[Blocker, ...]:
     return tuple(sorted(rows, key=lambda row: (not row.stops, -len(row.calls))))
 
 
-def _reasons(graph: OpGraph, call: int, work: Work, on_host: set[int]) -> Iterator[BlockerKind]:
+@dataclass(slots=True)
+class _OnHost:
+    """Storages on the CPU that calls have made or written: from plain numbers alone, which are alike in every
+    replay, and from anything else."""
+
+    constant: set[int] = field(default_factory=set)
+    computed: set[int] = field(default_factory=set)
+
+    def ran(self, node: OpNode) -> None:
+        """A call on the CPU."""
+        plain = "nondeterministic_seeded" not in node.facts.tags
+        plain &= all(tensor.storage in self.constant for tensor in node.inputs)
+        written = [t.storage for t, writes in zip(node.inputs, node.writes, strict=True) if writes]
+        (self.constant if plain else self.computed).update(t.storage for t in node.outputs)
+        (self.constant if plain else self.computed).update(written)
+
+
+def _reasons(graph: OpGraph, call: int, work: Work, on_host: _OnHost) -> Iterator[BlockerKind]:
     facts = graph.facts(call)
     if not work.host_wait and not work.memcpys and not _touches_cpu(graph, call):
         if _has_generator(graph, call):
@@ -81,8 +98,7 @@ def _reasons(graph: OpGraph, call: int, work: Work, on_host: set[int]) -> Iterat
     device = [tensor for tensor in tensors if _on_device(tensor)]
     host = [tensor for tensor in tensors if tensor.device == "cpu"]
     if not device:
-        on_host.update(t.storage for t in node.outputs)
-        on_host.update(t.storage for t, writes in zip(node.inputs, node.writes, strict=True) if writes)
+        on_host.ran(node)
         if node.phase == "optimizer" and not node.is_view:
             yield "optimizer"
         return
@@ -98,7 +114,7 @@ def _reasons(graph: OpGraph, call: int, work: Work, on_host: set[int]) -> Iterat
         yield "sync" if work.host_wait and _from_device(node) else "host_copy"
     elif work.host_wait:
         yield "sync"
-    elif host and any(tensor.storage in on_host for tensor in host):
+    elif host and any(tensor.storage in on_host.computed for tensor in host):
         yield "optimizer" if node.phase == "optimizer" else "cpu_tensor"
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from optrace.diagnosis.cuda_graph import replay_us
 from optrace.diagnosis.cures import WORTH_IT
 from optrace.measuring.accuracy import Pair
 from optrace.measuring.record import MeasuredRun, RecordError
+from optrace.measuring.verify import Measured
 from optrace.report import Report, report
 
 
@@ -35,6 +37,7 @@ class MeasuredCures(msgspec.Struct, frozen=True):
     compiled_k: int | None = None
     compiled_gpu_us: float | None = None
     compiled_peak: int | None = None
+    both_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,39 @@ def read_cures(path: Path) -> dict[str, MeasuredCures]:
     if not found:
         raise RecordError(f"{path}: no measured cure in it")
     return found
+
+
+#: The ways to run a step, as fields of a record begin.
+_FIELDS = {"eager": "eager", "+ CUDA graph": "graph", "+ fusion": "compiled", "+ both": "both"}
+
+
+def cures_row(program: str, measured: Iterable[Measured]) -> dict[str, Any]:
+    """One program's line of a record of cures; a way that failed has ``*_err`` and no figures."""
+    row: dict[str, Any] = {"name": program}
+    for way in measured:
+        field = _FIELDS[way.name]
+        if way.failed:
+            row[f"{field}_err"] = way.failed
+            continue
+        assert way.wall_us is not None
+        assert way.device_us is not None
+        row[f"{field}_us"] = round(way.wall_us, 1)
+        row[f"{field}_k"] = way.launches
+        row[f"{field}_gpu_us"] = round(way.device_us, 1)
+        row[f"{field}_peak"] = way.peak_bytes
+        row[f"{field}_prepare_s"] = round(way.prepare_s, 1)
+    return row
+
+
+def with_row(path: Path, row: Mapping[str, Any]) -> bytes:
+    """A record of cures with one more line, which replaces the program's own. Raises ``RecordError`` where the file
+    is there and is no such record."""
+    lines = []
+    if path.exists():
+        read_cures(path)
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in lines if json.loads(line)["name"] != row["name"]]
+    return "".join(f"{line}\n" for line in (*lines, json.dumps(row))).encode()
 
 
 def compare_cures(
@@ -152,6 +188,7 @@ _FIGURES: dict[str, _Figure] = {
         predicted.cures.fused_row.device_us, truth.compiled_gpu_us
     ),
     "compiled_k": lambda predicted, truth: _against(predicted.cures.fused_row.launches, truth.compiled_k),
+    "both_us": lambda predicted, truth: _against(predicted.cures.both.wall_us, truth.both_us),
     "graph_peak": _graph_peak,
     "compiled_peak": _compiled_peak,
 }

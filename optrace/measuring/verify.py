@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import statistics
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from optrace.measuring.launches import LAUNCH_CATEGORIES, trace_events
+from optrace.tracing.session import session_is_open
 
 Step = Callable[[], object]
 
@@ -44,13 +47,16 @@ def verify(
     progress: Callable[[str], None] = lambda _name: None,
 ) -> tuple[Measured, ...]:
     """Run ``step`` in eager, as a CUDA graph, under ``torch.compile``, and under it with
-    ``mode="reduce-overhead"``; the names are those of the scoreboard of cures.
+    ``mode="reduce-overhead"``; the names are those of the scoreboard of cures. What the program compiles itself
+    runs in eager in the first two, as it does in a trace.
 
     A stage that raises, or takes longer than ``stage_s`` seconds, is told in its row and the next one is run. The
     limit holds in the main thread, between Python's instructions: a call that hangs inside CUDA is waited for.
 
-    Raises ``VerifyError`` without a CUDA GPU.
+    Raises ``VerifyError`` without a CUDA GPU, and while a session is open: nothing is compiled in one.
     """
+    if session_is_open():
+        raise VerifyError("the cures are measured after the trace: end the session first")
     if not torch.cuda.is_available():
         raise VerifyError("the cures can be measured only on a CUDA GPU, and this machine has none")
     rows: dict[str, Measured] = {}
@@ -62,9 +68,10 @@ def verify(
 
 
 def _stage(name: str, prepare: Callable[[Step], Step], step: Step, stage_s: float, repeats: int) -> Measured:
+    gc.collect()  # what the stage before left in cycles would stand in this one's peak
     began = time.perf_counter()
     try:
-        with _limit(stage_s):
+        with _limit(stage_s), torch.compiler.set_stance(_STANCES[name]):
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             ready = prepare(step)
@@ -140,6 +147,14 @@ _STAGES: Mapping[str, Callable[[Step], Step]] = {
     "+ both": _compiled_with_graphs,
 }
 
+#: What compiled functions do: those of the program itself are no part of what is compared.
+_STANCES: Mapping[str, str] = {
+    "eager": "force_eager",
+    "+ CUDA graph": "force_eager",
+    "+ fusion": "default",
+    "+ both": "default",
+}
+
 #: A replay allocates nothing: what its capture took is what it holds.
 _PEAK_OF_A_STEP = frozenset({"eager", "+ fusion", "+ both"})
 
@@ -160,7 +175,9 @@ def _wall(step: Step, repeats: int, seconds: float = 2.0) -> float:
 def _on_device(step: Step) -> tuple[float, int]:
     """Microseconds on the device and launches of one step, by the profiler."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
+    with warnings.catch_warnings(), torch.profiler.profile(activities=activities) as profiler:
+        # Said once a process of profilers that run more than one cycle; this one runs one.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
         step()
         torch.cuda.synchronize()
     launches = [event["dur"] for event in trace_events(profiler) if event.get("cat") in LAUNCH_CATEGORIES]

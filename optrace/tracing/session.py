@@ -279,6 +279,11 @@ def stood_in_before() -> bool:
     return torch._C._get_privateuse1_backend_name() == BACKEND
 
 
+def session_is_open() -> bool:
+    """Whether this process is tracing."""
+    return _active is not None
+
+
 def _close() -> None:
     global _active
     if _active is not None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from rich.console import Console
+from torch._dynamo import eval_frame
 
 from cli.verify import comparison
 from optrace.cost.profiles import pricing
@@ -12,7 +17,9 @@ from optrace.measuring.verify import Measured, VerifyError, verify
 from optrace.report import Report
 from optrace.report import report as price
 from optrace.tracing import open_session
+from optrace.tracing.session import session_is_open
 from tests.cli.conftest import Command, Write
+from tests.measuring import fake_cuda
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 
@@ -47,6 +54,85 @@ def test_verify_of_a_recorded_graph_is_an_error(optrace: Command, write: Write) 
 def test_the_library_refuses_too() -> None:
     with pytest.raises(VerifyError, match="this machine has none"):
         verify(lambda: None)
+
+
+def test_nothing_is_measured_while_a_session_switches_compiling_off() -> None:
+    with open_session("fake"), pytest.raises(VerifyError, match="end the session first"):
+        verify(lambda: None)
+
+
+def test_a_record_of_cures_without_verify_is_an_error(optrace: Command, write: Write) -> None:
+    write(MODEL)
+    ran = optrace("model.py", "--save-cures", "cures.jsonl")
+    assert ran.code == 2
+    assert ran.err == "optrace: --save-cures cures.jsonl keeps what --verify measures: add --verify\n"
+
+
+STEP = """
+    import torch
+    x = torch.ones(8, 8)
+
+    @torch.compile
+    def double(x):
+        return x * 2
+
+    def step():
+        return double(x).relu()
+"""
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A GPU that captures nothing and whose profiler shows two kernels of 7 us. Gives the modes that a step is
+    compiled with, and what compiled functions do at that time; nothing is compiled in a session."""
+    asked: list[tuple[str, str]] = []
+
+    def compile(step: Callable[[], object], mode: str = "default") -> Callable[[], object]:
+        if step.__name__ != "double":
+            assert not session_is_open()
+            asked.append((mode, eval_frame._stance.stance))
+        return step
+
+    fake_cuda.install(monkeypatch)
+    kernels = [{"cat": "kernel", "dur": 7.0}, {"cat": "kernel", "dur": 7.0}, {"cat": "cpu_op", "dur": 9.0}]
+    monkeypatch.setattr("optrace.measuring.verify.trace_events", lambda _profiler: kernels)
+    monkeypatch.setattr(torch, "compile", compile)
+    return asked
+
+
+@without_gpu
+# torch's own imports say so when its compiler is first used.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+def test_the_command_measures_each_way_and_keeps_it(
+    optrace: Command, write: Write, compiled: list[tuple[str, str]]
+) -> None:
+    write(STEP)
+    ran = optrace("model.py", "--verify", "--save-cures", "cures.jsonl")
+    assert ran.code == 0
+    assert compiled == [("default", "default"), ("reduce-overhead", "default")]
+    assert "+ CUDA graph could not be measured: " in ran.err
+    measured = [line.split() for line in ran.out.splitlines() if line.strip().startswith("measured")]
+    assert measured[0][:6] == ["measured", "2", "1.56", "KiB", "14", "us"]
+    assert measured[1] == ["measured", "failed"]
+    row = json.loads(Path("cures.jsonl").read_text())
+    assert row["name"] == "model.py:step"
+    assert (row["eager_k"], row["eager_gpu_us"]) == (2, 14.0)
+    assert row["compiled_us"] > 0
+    assert row["both_peak"] == 1600
+    assert "graph_us" not in row
+    assert row["graph_err"]
+    assert optrace("model.py", "--verify", "--save-cures", "cures.jsonl", "-q").code == 0
+    assert len(Path("cures.jsonl").read_text().splitlines()) == 1
+
+
+@without_gpu
+def test_cures_go_into_no_other_file(optrace: Command, write: Write, compiled: list[tuple[str, str]]) -> None:
+    write(STEP)
+    write("{}", "cures.jsonl")
+    ran = optrace("model.py", "--verify", "--save-cures", "cures.jsonl")
+    assert ran.code == 2
+    assert "cures.jsonl, line 1: no measured cure" in ran.err
+    assert compiled == []
 
 
 @pytest.fixture(scope="module")

@@ -170,6 +170,31 @@ def test_the_command_measures_models_and_programs_that_mark_their_steps(sample, 
     assert "measured" in (tmp_path / "graph.dot").read_text()
 
 
+def test_the_command_captures_and_compiles(tmp_path):
+    """16 chained launches: a replay is no slower than eager, and the compiler fuses what it is given."""
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "x = torch.ones(4096, device='cuda')\n"
+        "def step():\n"
+        "    y = x\n"
+        "    for _ in range(16):\n"
+        "        y = (y * 2).relu()\n"
+        "    return y\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "optrace.cli", "model.py", "--verify", "--save-cures", "cures.jsonl"],
+        check=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.count("  measured") == 4
+    row = json.loads((tmp_path / "cures.jsonl").read_text())
+    assert row["eager_k"] == row["graph_k"] == 32
+    assert row["graph_us"] < row["eager_us"]
+    assert row["compiled_k"] == 1
+
+
 @pytest.mark.parametrize(
     "sample", ["toy_block.py", "gpt_block.py", "resnet_block.py", "kernelbench_style.py"]
 )

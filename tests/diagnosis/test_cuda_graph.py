@@ -70,6 +70,17 @@ def test_a_copy_from_the_host_is_named() -> None:
     assert kinds(traced(lambda: torch.ones(8).cuda())) == {"host_copy": ["_to_copy"]}
 
 
+def test_numbers_from_the_host_are_alike_in_every_replay() -> None:
+    """``where`` with plain numbers, as sdpa does with a boolean mask, makes CPU tensors of them."""
+    assert kinds(traced(lambda: torch.where(gpu(8) > 0, 0.0, float("-inf")))) == {}
+
+
+def test_what_was_computed_on_the_cpu_is_not() -> None:
+    scale = torch.tensor(1.0)
+    assert kinds(traced(lambda: gpu(8) * (scale + 1))) == {"cpu_tensor": ["mul"]}
+    assert kinds(traced(lambda: gpu(8) * torch.rand((), device="cpu"))) == {"cpu_tensor": ["mul"]}
+
+
 def test_a_size_that_depends_on_the_data() -> None:
     assert "dynamic_shape" in kinds(traced(lambda: (gpu(8, 8) > 0).nonzero()))
 
