@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,8 +19,10 @@ from optrace.diagnosis.cuda_graph import replay_us
 from optrace.diagnosis.cures import WORTH_IT
 from optrace.measuring.accuracy import Pair
 from optrace.measuring.record import MeasuredRun, RecordError
-from optrace.measuring.verify import Measured
 from optrace.report import Report, report
+
+if TYPE_CHECKING:
+    from optrace.measuring.verify import Measured  # needs torch
 
 
 class MeasuredCures(msgspec.Struct, frozen=True):
