@@ -65,8 +65,16 @@ def trace(
     out: Annotated[
         list[Path] | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="write .html .svg .png .pdf .dot .txt or .json; repeatable"
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="write .html .svg .png .pdf .dot .txt .json, for other tools .trace.json .explorer.json "
+            ".graphml .nodelink.json .csv .parquet; repeatable",
         ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="SUFFIX", help="write the files in this format, whatever their names say"),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="top ops to print")] = 10,
     findings: Annotated[
@@ -114,19 +122,21 @@ def trace(
 
     optrace model.py --out graph.svg
     """
-    from optrace.rendering import DrawOptions, RenderError, check_path, render
+    from optrace.rendering import FORMATS, DrawOptions, RenderError, check_path, render
 
     files = out or []
     with bad_input(RenderError, ValueError):
         DrawOptions(depth, max_nodes)
         for file in files:
-            check_path(file)
+            check_path(file, format)
+    if format is not None and not files:
+        raise BadInput(f"--format {format} says how to write a file: name one with --out")
     if save_cures is not None and not verify:
         raise BadInput(f"--save-cures {save_cures} keeps what --verify measures: add --verify")
     if verify:
         check_verify(target, save_cures)
     sizes = batch_sizes(batch)
-    if len(sizes) > 1 and not any(file.suffix.lower() == ".html" for file in files):
+    if len(sizes) > 1 and not any(check_path(file, format) is FORMATS[".html"] for file in files):
         raise BadInput(
             f"--batch {batch}: several sizes are for a page to switch between; add --out report.html"
         )
@@ -161,7 +171,15 @@ def trace(
         batches[size] = other
     for file in files:
         with bad_input(RenderError):
-            notes = render(report, file, depth=depth, max_nodes=max_nodes, show=shown or (), batches=batches)
+            notes = render(
+                report,
+                file,
+                format=format,
+                depth=depth,
+                max_nodes=max_nodes,
+                show=shown or (),
+                batches=batches,
+            )
         say.line(f"wrote {file}")
         for note in notes:
             say.line(f"  {note}")

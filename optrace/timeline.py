@@ -53,6 +53,16 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch of a task, by its place in the run, on the clocks."""
+
+    task: int
+    issued_us: float
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """The replayed run: the spans' ``wall_us`` and ``host_tail_us`` add up to ``wall_us``.
 
@@ -91,6 +101,14 @@ def replay(priced: PricedGraph) -> Timeline:
     )
 
 
+def launches(priced: PricedGraph) -> list[Launched]:
+    """Each launch of a priced graph as ``replay`` runs it, in the order in which the host issues them."""
+    host = priced.pricing.host
+    launched: list[Launched] = []
+    _Queue(host.sync_us, host.queue_depth, priced.tail_us, launched=launched).run(list(tasks_of(priced)))
+    return launched
+
+
 def simulate(
     tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 1024, tail_us: float = 0.0
 ) -> Timeline:
@@ -121,13 +139,22 @@ def simulate(
 class _Queue:
     """The clocks. Running tasks again goes on where the last run stopped."""
 
-    def __init__(self, sync_us: float, queue_depth: int, tail_us: float, *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        sync_us: float,
+        queue_depth: int,
+        tail_us: float,
+        *,
+        waits: bool = True,
+        launched: list[Launched] | None = None,
+    ) -> None:
         self.host_clock = 0.0
         self.device_clock = 0.0
         self._sync_us = sync_us
         self._depth = queue_depth
         self._tail_us = tail_us
         self._waits = waits
+        self._launched = launched
         self._stream_end: dict[int, float] = {}
         self._pending: dict[int, deque[float]] = {}
 
@@ -137,11 +164,11 @@ class _Queue:
 
     def run(self, tasks: Sequence[Task]) -> list[Span]:
         spans = []
-        for task in tasks:
+        for number, task in enumerate(tasks):
             host_start = self.host_clock
             self.host_clock += task.host.before_launch_us
             if task.launches:
-                start, end, gap, exposed = self._launch(task)
+                start, end, gap, exposed = self._launch(number, task)
             else:
                 self.host_clock += task.host.launch_us
                 start = end = max(self.host_clock, self._stream_end.get(task.stream, 0.0))
@@ -162,7 +189,7 @@ class _Queue:
         self.host_clock += self._tail_us
         return spans
 
-    def _launch(self, task: Task) -> tuple[float, float, float, float]:
+    def _launch(self, number: int, task: Task) -> tuple[float, float, float, float]:
         """First start, last end, idle device time before and device time charged, over all launches."""
         pending = self._pending.setdefault(task.stream, deque())
         stream_end = self._stream_end.get(task.stream, 0.0)
@@ -177,6 +204,8 @@ class _Queue:
             start = max(self.host_clock, stream_end)
             stream_end = start + task.device_us / task.launches
             pending.append(stream_end)
+            if self._launched is not None:
+                self._launched.append(Launched(number, self.host_clock, start, stream_end))
             first = start if first < 0 else first
             gap += max(0.0, start - self.device_clock)
             exposed += max(0.0, stream_end - max(start, self.device_clock))

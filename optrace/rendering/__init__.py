@@ -12,7 +12,7 @@ from pathlib import Path
 
 from optrace.rendering.errors import RenderError
 from optrace.rendering.files import cannot_write, write_whole
-from optrace.rendering.formats import FORMATS, Format, choices, format_of
+from optrace.rendering.formats import FORMATS, Format, choices, format_of, suffix_of
 from optrace.rendering.graph_json import read_report
 from optrace.rendering.options import DrawOptions
 from optrace.rendering.scoreboard import (
@@ -56,6 +56,7 @@ def render(
     report: Report,
     path: str | os.PathLike[str],
     *,
+    format: str | None = None,
     depth: int | None = None,
     max_nodes: int | None = None,
     layout_timeout_s: float = 30.0,
@@ -63,7 +64,8 @@ def render(
     batches: Mapping[int, Report] | None = None,
     measured: Validation | None = None,
 ) -> list[str]:
-    """Write ``report`` to ``path`` in the format of its suffix; the file appears whole or not at all.
+    """Write ``report`` to ``path`` in the format of its suffix, or in ``format`` (``"trace.json"``); the file appears
+    whole or not at all.
 
     Returns what the reader should be told, such as how far the picture was folded. The options are those
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
@@ -72,9 +74,9 @@ def render(
         depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items()), measured
     )
     file = Path(path)
-    format = check_path(file)
+    row = check_path(file, format)
     try:
-        rendered = format.render(report, options)
+        rendered = row.render(report, options)
         write_whole(file, rendered.data)
     except RenderError as error:
         raise RenderError(f"cannot write {file}: {error}") from None
@@ -100,15 +102,15 @@ def render_bytes(
         raise RenderError(f"cannot render {format}: {error}") from None
 
 
-def check_path(path: str | os.PathLike[str]) -> Format:
-    """The format that ``path`` would be written in. Raises ``RenderError`` where it cannot be: to be asked
+def check_path(path: str | os.PathLike[str], format: str | None = None) -> Format:
+    """The format that ``path`` would be written in: ``format``, else by its suffix. Raises ``RenderError`` where it cannot be: to be asked
     before a long trace."""
     file = Path(path)
     try:
-        format = format_of(file.suffix)
+        row = format_of(suffix_of(file.name) if format is None else format)
     except RenderError as error:
         raise RenderError(f"cannot write {file}: {error}") from None
     reason = cannot_write(file)
     if reason:
         raise RenderError(f"cannot write {file}: {reason}")
-    return format
+    return row

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from optrace.graph.measured import MeasuredRun
 from optrace.rendering import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details
@@ -25,12 +26,14 @@ from optrace.report import Report
 class Validation:
     """What was measured of the run on ``device``, in microseconds: ``call_us`` the device time of each call by the
     profiler, ``wall_us`` the step's wall clock, ``event_us`` the calls' times by CUDA events (empty where not known).
+    ``run``: when each launch ran, where that was kept.
     """
 
     device: str
     call_us: Sequence[float]
     wall_us: float
     event_us: Sequence[float] = ()
+    run: MeasuredRun | None = None
 
 
 @dataclass(frozen=True, slots=True)

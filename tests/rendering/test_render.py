@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def test_each_format_is_written_by_suffix(suffix: str, toy: HandGraph, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-ALL = r"\(one of \.dot, \.html, \.json, \.pdf, \.png, \.svg, \.txt\)"
+ALL = rf"\(one of {', '.join(map(re.escape, FORMATS))}\)"
 
 
 @pytest.mark.parametrize(
