@@ -74,7 +74,9 @@ def trace(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="SUFFIX", help="write the files in this format, whatever their names say"),
+        typer.Option(
+            "--format", metavar="SUFFIX", help="write the files in this format, whatever their names say"
+        ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="top ops to print")] = 10,
     findings: Annotated[

@@ -35,7 +35,11 @@ ROWS = [
     (GOOD, ["model.py", "--dispatch-us", "-1"], "dispatch_us is a time in microseconds and cannot be -1"),
     (GOOD, ["model.py", "--bandwidth-tb", "0"], "bandwidth_tb is a rate in TB/s and cannot be 0"),
     # outputs, found out before the program runs
-    (GOOD, ["model.py", "-o", "graph.gif"], "cannot write graph.gif: no renderer for '.gif' (one of .csv, .dot"),
+    (
+        GOOD,
+        ["model.py", "-o", "graph.gif"],
+        "cannot write graph.gif: no renderer for '.gif' (one of .csv, .dot",
+    ),
     (GOOD, ["model.py", "-o", "graph"], "cannot write graph: its name has no suffix"),
     (
         GOOD,
