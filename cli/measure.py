@@ -57,7 +57,7 @@ _COUNTING_SHARE, _START_S = 0.75, 60.0
 _TOLD_EVERY = 100
 
 #: What the validation view can be written as.
-PICTURES = (".svg", ".png", ".pdf", ".dot")
+PICTURES = (".svg", ".png", ".pdf", ".dot", ".html")
 
 
 @app.command(cls=ProgramCommand)
@@ -243,7 +243,7 @@ class _Files:
             for file in self.pictures:
                 if file.suffix.lower() not in PICTURES:
                     raise BadInput(
-                        f"cannot write {file}: the view is a picture (one of {', '.join(PICTURES)})"
+                        f"cannot write {file}: the view is a picture or a page (one of {', '.join(PICTURES)})"
                     )
                 check_path(file)
 

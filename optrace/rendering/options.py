@@ -25,7 +25,7 @@ class DrawOptions:
     for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
     ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at
     several batch sizes, the report itself first; a page can switch between them. ``measured``: draw the validation
-    view, coloured by the error of prediction (pictures only)."""
+    view, coloured by the error of prediction; a page can be coloured by it."""
 
     depth: int | None = None
     max_nodes: int | None = None

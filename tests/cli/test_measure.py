@@ -51,7 +51,7 @@ def test_it_takes_the_options_of_models_and_prices(optrace: Command, write: Writ
         (["graph.json"], "graph.json is a recorded graph"),
         (["model.py", "--save", "record.csv"], "cannot write record.csv: a record is JSON lines"),
         (["model.py", "--counters", "no/such/dram.jsonl"], "there is no folder"),
-        (["model.py", "-o", "graph.json"], "cannot write graph.json: the view is a picture"),
+        (["model.py", "-o", "graph.json"], "cannot write graph.json: the view is a picture or a page"),
         (["model.py", "-o", "graph.gif"], "cannot write graph.gif"),
         (["model.py", "--limit", "0"], "--limit"),
         (["model.py", "--repeats", "1"], "--repeats"),

@@ -20,6 +20,14 @@ export interface Paint {
   meaning: string;
 }
 
+/** Of errors up to `most` (signed, relative); null: of all above. */
+export interface Shade {
+  most: number | null;
+  fill: string;
+  text: string;
+  meaning: string;
+}
+
 export interface Structure {
   calls: number;
   ops: { name: string; label: string }[];
@@ -158,8 +166,16 @@ export interface FusedRegion {
   savedUs: number | null;
 }
 
+/** A run of the same calls on a device: microseconds by call, and of the step by the clock. */
+export interface Measured {
+  device: string;
+  callUs: Numbers;
+  wallUs: number;
+}
+
 export interface Run {
   batch: number | null;
+  measured?: Measured;
   structure: Structure;
   pricings: Pricing[];
   verdict: string;
@@ -180,6 +196,8 @@ export interface Document {
   steps: number;
   paint: Record<string, Paint>;
   bounds: string[];
+  /** How errors are coloured, from far too fast to far too slow; only beside a measured run. */
+  shades?: Shade[];
   kinds: string[];
   costSources: string[];
   runs: Run[];

@@ -21,6 +21,8 @@ export interface Column<Row> {
   bar?: (row: Row) => number;
   colour?: (row: Row) => string;
   code?: boolean;
+  /** Set apart: measured among predicted figures. */
+  strong?: boolean;
 }
 
 export interface GridOptions<Row> {
@@ -149,7 +151,7 @@ export class Grid<Row> {
         });
         line.style.transform = `translateY(${item.start}px)`;
         for (const column of columns) {
-          const cell = el("div", { role: "gridcell", class: `${column.numeric ? "numeric" : ""}${column.code ? " code" : ""}` });
+          const cell = el("div", { role: "gridcell", class: `${column.numeric ? "numeric" : ""}${column.code ? " code" : ""}${column.strong ? " strong" : ""}` });
           if (column.bar) {
             const bar = el("span", { class: "cell-bar" });
             bar.style.width = `${100 * Math.min(1, column.bar(row))}%`;

@@ -3,6 +3,7 @@
 import { sumOf } from "./costs";
 import { el } from "./dom";
 import type { Edges } from "./edges";
+import { compared, errorText } from "./measured";
 import type { Store } from "./store";
 import type { Theme } from "./theme";
 import * as units from "./units";
@@ -50,12 +51,14 @@ export class Panel {
     pill.title = theme.meaning(sum.bound);
     const wall = result.wallUs || 1;
     const unknown = sum.unpriced === sum.calls;
-    const figures: [string, string, string?][] = [
+    const beside = compared(store, selection.calls);
+    const figures: [string, string | Node, string?][] = [
       ["wall clock", time(sum, sum.wallUs), units.share(sum.wallUs / wall)],
       ["idle before", units.predicted(sum.gapUs)],
       ["busy", time(sum, sum.memoryUs + sum.computeUs)],
       ...(sum.waitUs ? ([["idle for its wait", units.predicted(sum.waitUs)]] as [string, string][]) : []),
       ["device", time(sum, sum.deviceUs)],
+      ...(beside ? ([["measured", el("b", {}, units.measured(beside.measuredUs)), `${errorText(beside)} as traced`]] as [string, Node, string][]) : []),
       ["host", units.predicted(sum.hostUs)],
       ["launches", unknown ? "?" : units.count(sum.launches)],
       ["HBM read", unknown ? "?" : units.moved(sum.hbmRead)],
@@ -119,7 +122,9 @@ export class Panel {
   private about(): HTMLElement[] {
     const { document, run } = this.store;
     const lines = [...document.notes, ...run.missing].filter(Boolean);
+    const { measured } = run;
     return [
+      ...(measured ? [el("h3", {}, "Measured"), el("p", {}, "On ", measured.device, ": wall clock ", el("b", {}, units.measured(measured.wallUs)), ".")] : []),
       el("h3", {}, "As traced"),
       el("dl", {}, ...run.scoreboard.flatMap(({ label, value, detail }) => [el("dt", { title: detail }, label), el("dd", { title: detail }, value)])),
       el("h3", {}, "What the figures rest on"),

@@ -10,7 +10,7 @@ export interface Selection {
   mask: Uint8Array;
 }
 
-export type ColourBy = "bound" | "time" | "bytes" | "launches" | "memory";
+export type ColourBy = "bound" | "time" | "bytes" | "launches" | "memory" | "error";
 
 type Change = "knobs" | "selection" | "look";
 

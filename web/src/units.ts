@@ -44,6 +44,9 @@ export function predicted(us: number | null): string {
   return us ? `~${scaled(us, TIME)}` : "0 us";
 }
 
+/** A measured time: no `~`. */
+export const measured = (us: number): string => scaled(us, TIME);
+
 /** A place on the clock: an axis tick. */
 export const tick = (us: number): string => (us ? scaled(us, TIME) : "0");
 

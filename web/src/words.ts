@@ -2,6 +2,7 @@
 
 import type { Sum } from "./costs";
 import type { Run } from "./data";
+import { compared, comparedLine } from "./measured";
 import type { Store } from "./store";
 import * as units from "./units";
 
@@ -39,11 +40,13 @@ export function time(sum: Sum, us: number): string {
   return sum.unpriced ? `${units.predicted(us)} + ?` : units.predicted(us);
 }
 
-export function costLines(store: Store, sum: Sum): string[] {
+export function costLines(store: Store, sum: Sum, calls: ArrayLike<number>): string[] {
   const wall = store.result.wallUs;
+  const beside = compared(store, calls);
   return [
     `wall clock ${time(sum, sum.wallUs)}${wall ? `, ${units.share(sum.wallUs / wall)} of the run` : ""}`,
     `${units.counted(sum.launches, "launch", "launches")}, ${units.moved(sum.hbmBytes)} through HBM, ${units.flop(sum.flops)}`,
     `device ${time(sum, sum.deviceUs)}, idle before ${units.predicted(sum.gapUs)}, host ${units.predicted(sum.hostUs)}`,
+    ...(beside ? [comparedLine(beside)] : []),
   ];
 }

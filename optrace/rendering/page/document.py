@@ -5,6 +5,7 @@ Sections that a report has nothing for are left out, and the page does not show 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from optrace.rendering.page.prices import KINDS, SOURCES, prices
 from optrace.rendering.page.structure import structure
 from optrace.rendering.palette import PAINT
 from optrace.rendering.scoreboard import missing_figures, provenance, scoreboard_rows, verdict_line
+from optrace.rendering.validation import SHADES, Validation
 from optrace.report import Report
 
 
@@ -33,6 +35,8 @@ def document(report: Report, options: DrawOptions) -> tuple[bytes, tuple[str, ..
         others = alternatives(run, CALL_BUDGET // len(batches))
         notes += [note for note in others.notes if note not in notes]
         runs.append(_run(batch, run, others.reports, pack))
+    if options.measured:
+        runs[0]["measured"] = _measured(options.measured, pack)
     info = report.graph.info
     header = {
         "format": "optrace.page",
@@ -44,13 +48,14 @@ def document(report: Report, options: DrawOptions) -> tuple[bytes, tuple[str, ..
         "bounds": BOUNDS,
         "kinds": KINDS,
         "costSources": SOURCES,
+        **({"shades": _SHADES} if options.measured else {}),
         "runs": runs,
         "notes": [*provenance(report), report.pricing.gpu.note, *info.notes, *notes],
     }
     return pack.pack(header), tuple(notes)
 
 
-def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Packer) -> Mapping[str, Any]:
+def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Packer) -> dict[str, Any]:
     """One recorded program with all its pricings, its own first."""
     block = _block(report)
     return {
@@ -67,6 +72,14 @@ def _run(batch: int | None, report: Report, others: tuple[Report, ...], pack: Pa
         "findings": [_finding(finding, pack) for finding in report.findings],
         **_cures(report, pack),
     }
+
+
+#: JSON has no infinity.
+_SHADES = [asdict(shade) | {"most": shade.most if math.isfinite(shade.most) else None} for shade in SHADES]
+
+
+def _measured(view: Validation, pack: Packer) -> Mapping[str, Any]:
+    return {"device": view.device, "callUs": pack.add("Float64", view.call_us), "wallUs": view.wall_us}
 
 
 def _finding(finding: Finding, pack: Packer) -> Mapping[str, Any]:

@@ -7,7 +7,8 @@ import { sumOf, type Sum } from "../costs";
 import { announce, el } from "../dom";
 import { Edges } from "../edges";
 import { HEAD, layOut, type Box, type Link } from "../layout";
-import type { Store } from "../store";
+import { compared, errorText, shadeOf } from "../measured";
+import type { ColourBy, Store } from "../store";
 import { ramp, type Theme } from "../theme";
 import { Tree, type Item } from "../tree";
 import * as units from "../units";
@@ -20,7 +21,8 @@ interface Placed {
   parent: Placed | null;
 }
 
-const COLOURS: Record<string, { title: string; of: (view: GraphView, item: Item, sum: Sum) => number; show: (value: number) => string }> = {
+/** Everything but errors, which have shades of their own. */
+const COLOURS: Record<Exclude<ColourBy, "error">, { title: string; of: (view: GraphView, item: Item, sum: Sum) => number; show: (value: number) => string }> = {
   bound: { title: "what bounds it", of: () => 0, show: () => "" },
   time: { title: "wall time", of: (_, __, sum) => sum.wallUs, show: units.predicted },
   bytes: { title: "HBM traffic", of: (_, __, sum) => sum.hbmBytes, show: units.moved },
@@ -77,6 +79,7 @@ export class GraphView extends CanvasView {
           "select",
           { id: "colour-by", change: (event: Event) => this.colour((event.target as HTMLSelectElement).value) },
           ...Object.entries(COLOURS).map(([name, { title }]) => el("option", { value: name }, title)),
+          this.store.run.measured ? el("option", { value: "error" }, "error of prediction") : null,
         ),
       ),
       el("button", { type: "button", click: () => this.fit() }, "Show all"),
@@ -265,6 +268,16 @@ export class GraphView extends CanvasView {
   private drawLegend(): void {
     const { colourBy } = this.store;
     this.largest = 0;
+    if (colourBy === "error") {
+      this.legend.replaceChildren(
+        ...this.store.document.shades!.map(({ fill, meaning }) => {
+          const dot = el("span", { class: "swatch" });
+          dot.style.background = fill;
+          return el("span", {}, dot, meaning);
+        }),
+      );
+      return;
+    }
     if (colourBy !== "bound") {
       for (const { box } of this.placed) {
         if (!box.item.open) this.largest = Math.max(this.largest, COLOURS[colourBy].of(this, box.item, this.sum(box.item)));
@@ -288,7 +301,13 @@ export class GraphView extends CanvasView {
     if (colourBy === "bound") {
       return { fill: this.theme.fill(sum.bound), text: this.theme.text(sum.bound), border: this.theme.border(sum.bound) };
     }
-    const value = COLOURS[colourBy].of(this, item, sum);
+    if (colourBy === "error") {
+      const beside = compared(this.store, item.calls)!;
+      if (beside.measuredUs || beside.predictedUs) {
+        return { ...shadeOf(this.store.document.shades!, beside), border: this.theme.look.line };
+      }
+    }
+    const value = colourBy === "error" ? 0 : COLOURS[colourBy].of(this, item, sum);
     if (!value) return { fill: this.theme.look.raised, text: this.theme.look.quiet, border: this.theme.look.line };
     // The root spreads the small ones: most nodes are small beside the largest.
     return { ...ramp(Math.sqrt(value / (this.largest || 1))), border: this.theme.look.line };
@@ -416,8 +435,11 @@ export class GraphView extends CanvasView {
       if (this.transform.k > 0.45) {
         context.font = font(10.5);
         context.fillText(clipped(context, this.subtitle(item), width - 22), x + 11, y + (item.canOpen ? 29 : 27));
+        const beside = store.colourBy === "error" ? compared(store, item.calls) : null;
         const bound = sum.wallUs ? ` \u00b7 ${this.theme.name(sum.bound)}` : "";
-        const cost = `${time(sum, sum.wallUs)}${this.share(sum)}${bound}`;
+        const cost = beside
+          ? `${errorText(beside)}: ${units.predicted(beside.predictedUs)}, measured ${units.measured(beside.measuredUs)}`
+          : `${time(sum, sum.wallUs)}${this.share(sum)}${bound}`;
         context.fillText(clipped(context, cost, width - 22), x + 11, y + (item.canOpen ? 43 : 38));
       }
     }
@@ -574,8 +596,8 @@ export class GraphView extends CanvasView {
     const call = item.first.call;
     const lines =
       item.kind === "op"
-        ? [callTitle(run, call), callSignature(run, call), moduleOf(run, call), lineOf(run, call), ...costLines(this.store, sum)]
-        : [this.pathOf(item), item.first.cls, `${units.counted(sum.calls, "call")}; click to ${item.open ? "select" : "open"}`, ...costLines(this.store, sum)];
+        ? [callTitle(run, call), callSignature(run, call), moduleOf(run, call), lineOf(run, call), ...costLines(this.store, sum, item.calls)]
+        : [this.pathOf(item), item.first.cls, `${units.counted(sum.calls, "call")}; click to ${item.open ? "select" : "open"}`, ...costLines(this.store, sum, item.calls)];
     showTip(lines.filter(Boolean), event.clientX, event.clientY);
   }
 

@@ -260,7 +260,7 @@ export class RooflineView extends CanvasView {
       [
         `${callTitle(run, dot.calls[0])}${more}`,
         `${units.intensity(x.invert(dot.x))}, ~${units.flopRate(y.invert(dot.y))}`,
-        ...costLines(this.store, sumOf(result, dot.calls)),
+        ...costLines(this.store, sumOf(result, dot.calls), dot.calls),
       ],
       event.clientX,
       event.clientY,

@@ -3,6 +3,7 @@
 import { sumOf, type Sum } from "../costs";
 import { announce, el } from "../dom";
 import { copy, Grid, type Column } from "../grid";
+import { compared, errorText, type Compared } from "../measured";
 import type { Store } from "../store";
 import type { Theme } from "../theme";
 import * as units from "../units";
@@ -13,7 +14,12 @@ interface Row {
   detail: string;
   calls: Uint32Array;
   sum: Sum;
+  /** Where the program was measured. */
+  beside: Compared | null;
 }
+
+/** What a group of calls is before they are priced. */
+type Group = Omit<Row, "sum" | "beside">;
 
 type By = "op" | "module" | "line" | "call";
 const TITLES: Record<By, string> = { op: "op", module: "module", line: "source line", call: "call" };
@@ -21,7 +27,7 @@ const TITLES: Record<By, string> = { op: "op", module: "module", line: "source l
 export class TablesView {
   private by: By = "op";
   private readonly grids = new Map<By, Grid<Row>>();
-  private groups = new Map<By, Omit<Row, "sum">[]>();
+  private groups = new Map<By, Group[]>();
   private shownOf = "";
   private readonly rows = new Map<By, Row[]>();
 
@@ -72,7 +78,7 @@ export class TablesView {
     if (key !== this.shownOf || sorted) {
       this.shownOf = key;
       const { result } = this.store;
-      const rows = this.grouped().map((group) => ({ ...group, sum: sumOf(result, group.calls) }));
+      const rows = this.grouped().map((group) => ({ ...group, sum: sumOf(result, group.calls), beside: compared(this.store, group.calls) }));
       this.rows.set(this.by, rows);
       this.grid().show(rows);
     } else this.grid().paint();
@@ -83,13 +89,13 @@ export class TablesView {
     this.grid().reveal((row) => row.calls.includes(call));
   }
 
-  private grouped(): Omit<Row, "sum">[] {
+  private grouped(): Group[] {
     let found = this.groups.get(this.by);
     if (!found) this.groups.set(this.by, (found = this.group(this.by)));
     return found;
   }
 
-  private group(by: By): Omit<Row, "sum">[] {
+  private group(by: By): Group[] {
     const { run } = this.store;
     const { structure } = run;
     const { calls } = structure;
@@ -143,6 +149,10 @@ export class TablesView {
       { title: "share", width: "74px", numeric: true, text: (row) => units.share(row.sum.wallUs / wall()), value: (row) => row.sum.wallUs / wall(), bar: (row) => row.sum.wallUs / wall(), colour: (row) => theme.fill(row.sum.bound) },
       { title: "bound", width: "74px", text: (row) => theme.name(row.sum.bound) },
       { title: "device", hint: "predicted time on the device", width: "92px", numeric: true, text: (row) => time(row.sum, row.sum.deviceUs), value: (row) => row.sum.deviceUs },
+      ...(store.run.measured
+        ? [{ title: "measured", hint: "time on the device, by the profiler", width: "92px", numeric: true, strong: true, text: (row: Row) => units.measured(row.beside!.measuredUs), value: (row: Row) => row.beside!.measuredUs },
+           { title: "error", hint: "of the device time predicted as traced", width: "92px", numeric: true, text: (row: Row) => errorText(row.beside!), value: (row: Row) => row.beside!.error }]
+        : []),
       { title: "idle", hint: "the device stands idle just before, because nothing was issued", width: "84px", numeric: true, text: (row) => units.predicted(row.sum.gapUs), value: (row) => row.sum.gapUs },
       { title: "host", hint: "predicted host time", width: "84px", numeric: true, text: (row) => units.predicted(row.sum.hostUs), value: (row) => row.sum.hostUs },
       { title: "launches", width: "78px", numeric: true, text: (row) => (row.sum.unpriced === row.sum.calls ? "?" : units.count(row.sum.launches)), value: (row) => row.sum.launches },

@@ -370,7 +370,7 @@ export class TimelineView extends CanvasView {
         ? [this.nameOf(found.slot), ...Array.from(calls).slice(0, 8).map((call) => callTitle(run, call))]
         : [callTitle(run, one), callSignature(run, one), moduleOf(run, one), lineOf(run, one)]),
       `${found.lane.name}: ${units.predicted(end - start)} from ${units.predicted(start)}`,
-      ...costLines(this.store, sumOf(result, calls)),
+      ...costLines(this.store, sumOf(result, calls), calls),
     ];
     showTip(lines.filter(Boolean), event.clientX, event.clientY);
   }
