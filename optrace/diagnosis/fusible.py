@@ -112,12 +112,30 @@ SCATTERS = frozenset(
         "embedding_dense_backward",
         "index_add",
         "index_add_",
+        "index_copy",
+        "index_copy_",
         "index_put",
         "index_put_",
         "scatter",
         "scatter_",
         "scatter_add",
         "scatter_add_",
+    )
+)
+
+#: Expressions of elements at other places than the result's own, even where shapes agree.
+DISPLACED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "flip",
+        "gather",
+        "index",
+        "index_select",
+        "reflection_pad2d",
+        "roll",
+        "take",
+        "upsample_bilinear2d",
+        "upsample_nearest2d",
     )
 )
 

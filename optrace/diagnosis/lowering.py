@@ -16,6 +16,7 @@ from optrace.cost.profiles import Target
 from optrace.cost.rules import work_of
 from optrace.cost.work import Access, Work
 from optrace.diagnosis.fusible import (
+    DISPLACED,
     OVERWRITES,
     RANDOM,
     ReductionShape,
@@ -247,6 +248,7 @@ class _Lowering:
         found = _Expression()
         segment = self.segments[node.id]
         passed = set(skip)
+        displaced = node.id if node.facts.packet in DISPLACED else None
         for tensor, reads in zip(node.inputs, node.reads, strict=True):
             if (
                 not reads
@@ -259,13 +261,14 @@ class _Lowering:
             value = self._holding(tensor)
             if value.blank:
                 continue
-            aligned = _aligned(tensor, shape_of)
+            aligned = displaced is None and _aligned(tensor, shape_of)
             if value.kernel is None and value.segment != segment and not self._recomputed(value):
                 self._store(value)
             if value.kernel is None:
-                found.take(value, aligned=aligned)
+                found.take(value, aligned=aligned, displaced=displaced)
             else:
-                found.read(value, Access(tensor, nbytes.get(tensor.id, tensor.nbytes)), aligned=aligned)
+                access = Access(tensor, nbytes.get(tensor.id, tensor.nbytes))
+                found.read(value, access, aligned=aligned, displaced=displaced)
         return found
 
     def _recomputed(self, value: Value) -> bool:
@@ -740,15 +743,19 @@ class _Expression:
         other.calls, other.operations = self.calls, self.operations
         return other
 
-    def read(self, value: Value, access: Access, *, aligned: bool) -> None:
+    def read(self, value: Value, access: Access, *, aligned: bool, displaced: int | None = None) -> None:
+        """``displaced``: the call that reads other elements than those at the result's place."""
         tensor = access.tensor
-        key = (value.number, hash((tensor.shape, tensor.stride, tensor.offset)))
+        key = (value.number, hash((tensor.shape, tensor.stride, tensor.offset, displaced)))
         known = self.reads.get(key)
         if known is None or (aligned and not known.aligned):
             self.reads[key] = Read(value, access, aligned)
 
-    def take(self, value: Value, *, aligned: bool) -> None:
+    def take(self, value: Value, *, aligned: bool, displaced: int | None = None) -> None:
+        """What an expression reads; where it is ``displaced`` those are other elements than its other readers'."""
         for key, read in value.reads.items():
+            if displaced is not None:
+                key = (key[0], hash((key[1], displaced)))
             both = read.aligned and aligned
             known = self.reads.get(key)
             if known is None or (both and not known.aligned):

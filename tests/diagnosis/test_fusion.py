@@ -188,6 +188,32 @@ def test_other_sizes_do_not_fuse() -> None:
     assert len(fused_ops(report)) == 2
 
 
+def test_each_step_of_a_stencil_is_a_kernel() -> None:
+    """A step reads five elements around each; its result, read five times, is stored and waited for."""
+
+    def step(grid: torch.Tensor) -> torch.Tensor:
+        u = grid
+        for _ in range(3):
+            around = u.roll(1, 0) + u.roll(-1, 0) + u.roll(1, 1) + u.roll(-1, 1)
+            u = u + 0.1 * (around - 4 * u)
+        return u
+
+    report = report_of(step, (64, 64))
+    assert [region.launches_after for region in report.cures.regions] == [1, 1, 1]
+    assert len(report.cures.fusion.steps) == 3
+
+
+def test_a_row_of_a_cache_is_written_by_generated_code() -> None:
+    def step(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        place = torch.full((1,), 5, device="cuda")
+        cache.index_copy_(0, place, (new * 2).relu())
+        return cache.sum(-1)
+
+    report = report_of(step, (1024, 64), (1, 64))
+    assert all(step.region for step in report.cures.fusion.steps)
+    assert ["mul", "relu", "index_copy_"] in [ops[-3:] for ops in fused_ops(report)]
+
+
 # -- reductions ----------------------------------------------------------------------------------------
 
 
