@@ -86,6 +86,13 @@ def trace(
     max_nodes: Annotated[
         int | None, typer.Option(metavar="N", help="fold a picture that would pass N nodes")
     ] = None,
+    expand: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expand", metavar="PATH", help="draw a module apart from its equals, opened; repeatable"
+        ),
+    ] = None,
+    unfold: Annotated[bool, typer.Option("--unfold", help="draw each of equal parts")] = False,
     shown: Annotated[
         list[Shown] | None,
         typer.Option("--show", metavar="WHAT", help="draw besides: fusion, what a compiler would fuse"),
@@ -181,6 +188,8 @@ def trace(
                 max_nodes=max_nodes,
                 show=shown or (),
                 batches=batches,
+                expand=expand or (),
+                unfold=unfold,
             )
         say.line(f"wrote {file}")
         for note in notes:

@@ -63,6 +63,8 @@ def render(
     show: Iterable[str] = (),
     batches: Mapping[int, Report] | None = None,
     measured: Validation | None = None,
+    expand: Iterable[str] = (),
+    unfold: bool = False,
 ) -> list[str]:
     """Write ``report`` to ``path`` in the format of its suffix, or in ``format`` (``"trace.json"``); the file appears
     whole or not at all.
@@ -71,7 +73,14 @@ def render(
     of ``DrawOptions``. Raises ``RenderError``, and ``ValueError`` for an option out of range.
     """
     options = DrawOptions(
-        depth, max_nodes, layout_timeout_s, frozenset(show), tuple((batches or {}).items()), measured
+        depth,
+        max_nodes,
+        layout_timeout_s,
+        frozenset(show),
+        tuple((batches or {}).items()),
+        measured,
+        frozenset(expand),
+        unfold,
     )
     file = Path(path)
     row = check_path(file, format)
@@ -93,11 +102,16 @@ def render_bytes(
     max_nodes: int | None = None,
     layout_timeout_s: float = 30.0,
     show: Iterable[str] = (),
+    expand: Iterable[str] = (),
+    unfold: bool = False,
 ) -> bytes:
     """``report`` as ``format`` (``"svg"``, ``"json"``, ...). Raises as ``render`` does."""
     try:
         row = format_of(format)
-        return row.render(report, DrawOptions(depth, max_nodes, layout_timeout_s, frozenset(show))).data
+        options = DrawOptions(
+            depth, max_nodes, layout_timeout_s, frozenset(show), expand=frozenset(expand), unfold=unfold
+        )
+        return row.render(report, options).data
     except RenderError as error:
         raise RenderError(f"cannot render {format}: {error}") from None
 

@@ -10,7 +10,7 @@ from optrace.rendering.sums import CostSum
 
 @dataclass(slots=True)
 class Box:
-    """A box: ``title`` (``blocks.0``), the module's class, its cost, and what it holds.
+    """A box: ``title`` (``blocks.0``), how often it is there, the module's class, its cost, and what it holds.
 
     ``captions`` names nodes that were alone in a box of their own by that box's title.
     """
@@ -18,15 +18,23 @@ class Box:
     title: str = ""
     cls: str = ""
     cost: CostSum = field(default_factory=CostSum)
+    count: int = 1
     is_phase: bool = False
+    is_module: bool = False
+    differs: str = ""
     nodes: list[PictureNode] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
     captions: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Title and class, the class once where both are the same."""
-        return self.title if self.cls in ("", self.title) else f"{self.title} {self.cls}"
+        """Title, count and class, the class once where both are the same."""
+        return self.title + self.times + ("" if self.cls in ("", self.title) else f" {self.cls}")
+
+    @property
+    def times(self) -> str:
+        """How often it is there in the box around it."""
+        return f" x{self.count:,}" if self.count > 1 else ""
 
 
 def nest(picture: Picture) -> Box:
@@ -38,7 +46,15 @@ def nest(picture: Picture) -> Box:
         box = by_path.get(path)
         if box is None:
             group = picture.groups[path]
-            box = by_path[path] = Box(group.name, group.cls, group.cost, group.is_phase)
+            box = by_path[path] = Box(
+                group.name,
+                group.cls,
+                group.cost,
+                group.count,
+                is_phase=group.is_phase,
+                is_module=group.is_module,
+                differs=group.differs,
+            )
             box_at(path[:-1]).boxes.append(box)
         return box
 
@@ -54,13 +70,13 @@ def _tidy(box: Box) -> None:
     kept = []
     for inner in box.boxes:
         _tidy(inner)
-        while not inner.nodes and len(inner.boxes) == 1 and not inner.is_phase:
+        while not inner.nodes and len(inner.boxes) == 1 and inner.is_module and inner.count == 1:
             only = inner.boxes[0]
-            inner = replace(only, title=f"{inner.title}.{only.title}")
-        if not inner.boxes and len(inner.nodes) == 1 and not inner.is_phase:
+            inner = replace(only, title=f"{inner.title}.{only.title}", differs=inner.differs or only.differs)
+        if not inner.boxes and len(inner.nodes) == 1 and inner.is_module:
             node = inner.nodes[0]
             told = inner.captions.get(node.id)
-            box.captions[node.id] = f"{inner.title}.{told}" if told else inner.name
+            box.captions[node.id] = f"{inner.title}.{told}" if told and inner.count == 1 else inner.name
             box.nodes.append(node)
         else:
             kept.append(inner)

@@ -1,60 +1,136 @@
 """Folding: which calls a picture shows one by one, and which together with their costs summed.
 
-From the finest level to the coarsest: every call; every call that launches something; repeats (the same
-op, from the same line, in the same module) together; modules from the deepest up; then source lines,
-functions and phases. Each level is one pass over the calls, and sums are kept: every call belongs to
-exactly one node.
+From the finest picture to the coarsest: every call; every call that launches something; then equal parts drawn once
+with a count (``optrace.graph.folding``), modules, loops and stretches opened where most of the wall clock goes, as far
+as there is room. Sums are kept: every call belongs to exactly one node.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import heappop, heappush
 
 import networkx as nx
 
-from optrace.graph import Frame
+from optrace.graph.folding import Item, fold
+from optrace.rendering.errors import RenderError
 from optrace.rendering.links import links
 from optrace.rendering.options import DrawOptions
-from optrace.rendering.picture import Group, Level, NodeKind, Picture, PictureNode
-from optrace.rendering.places import Key, companions, places
+from optrace.rendering.picture import Grain, Group, NodeKind, Picture, PictureNode
+from optrace.rendering.places import PHASE_NAMES, companions
 from optrace.rendering.sums import CostSum, costs_of, shared_bound
 from optrace.report import Report
 
+#: What an item of the folded tree is drawn as.
+_KINDS: Mapping[str, NodeKind] = {
+    "call": "op",
+    "module": "module",
+    "loop": "loop",
+    "stretch": "stretch",
+    "phase": "phase",
+}
+
+#: The priority of what is opened before all else.
+_FIRST = float("inf")
+
 
 class Folder:
-    """A report's calls by place, ready to be drawn at any level."""
+    """A report's calls as trees, to be drawn as finely as ``options`` and a number of nodes allow."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, options: DrawOptions) -> None:
         self.report = report
-        graph = report.graph
-        self._places, self._place_of = places(graph)
-        self._companions = companions(report)
-        self._joined_places = {
-            (place, self._place_of[companion])
-            for place, companion in zip(self._place_of, self._companions, strict=True)
-        }
-        self._classes = {call.path: call.cls for call in graph.module_calls.rows}
-        self.deepest = max((len(place.module) for place in self._places), default=0)
+        self._options = options
+        self._walls = [span.wall_us for span in report.timeline.spans]
 
-    def levels(self, options: DrawOptions) -> list[tuple[Level, int]]:
-        """Every level from the finest that ``options`` allow to the coarsest, with its number of nodes."""
-        asked = options.depth
-        top = self.deepest if asked is None else min(asked, self.deepest)
-        levels = [Level("call", asked), Level("launch", asked), Level("op", asked)]
-        levels += [Level("op", depth) for depth in range(top - 1, -1, -1)]
-        levels += [Level("line", 0), Level("function", 0), Level("phase", 0)]
-        return [(level, self._count(level)) for level in levels]
+    def pictures(self) -> Iterator[Picture]:
+        """The finest picture that the options allow, then coarser ones, each with at most half as many nodes.
 
-    def picture(self, level: Level) -> Picture:
-        """The graph to draw at one level."""
-        members: dict[Key, list[int]] = defaultdict(list)
-        for call, key in enumerate(self._node_keys(level)):
-            members[key].append(call)
-        nodes = sorted(
-            (self._node(key[0], calls, level) for key, calls in members.items()), key=lambda n: n.lead
-        )
-        home = [0] * len(self._place_of)
+        Raises ``RenderError`` for a module to expand that is none of the run's.
+        """
+        limit = self._options.node_limit
+        drawn: int | None = None
+        while drawn is None or drawn > 1:
+            picture = self._finest(limit)
+            if drawn is not None and len(picture.graph) >= drawn:
+                return
+            yield picture
+            drawn = len(picture.graph)
+            limit = drawn // 2
+
+    def _finest(self, limit: int) -> Picture:
+        """At most ``limit`` nodes, where that can be."""
+        cut, whole = self._cut(self._every_call, limit)
+        if whole:
+            return self._picture(cut, "call")
+        cut, whole = self._cut(self._every_launch, limit)
+        if whole:
+            return self._picture(cut, "launch")
+        if self._options.unfold:
+            return self._picture(cut, "part")
+        return self._picture(self._cut(self._folded, min(limit, self._options.folded_limit))[0], "repeat")
+
+    @cached_property
+    def _every_call(self) -> Item:
+        return self._tree(range(len(self.report.graph)), repeats=False)
+
+    @cached_property
+    def _every_launch(self) -> Item:
+        return self._tree(self._companions, repeats=False)
+
+    @cached_property
+    def _folded(self) -> Item:
+        return self._tree(self._companions, repeats=True)
+
+    @cached_property
+    def _companions(self) -> list[int]:
+        return companions(self.report)
+
+    def _tree(self, joins: Sequence[int], *, repeats: bool) -> Item:
+        try:
+            return fold(self.report.graph, joins, repeats=repeats, apart=self._options.expand)
+        except LookupError as error:
+            raise RenderError(
+                f"--expand {error.args[0]}: no call was recorded in a module of that path; pictures, the page and "
+                "graph.json name them (Net.layers.3)"
+            ) from None
+
+    def _cut(self, root: Item, limit: int) -> tuple[list[Item], bool]:
+        """Items to draw as one node each, and whether they are as fine as the depth allows. Opened is what takes most
+        of the wall clock, as long as there is room; what was asked for by name in any case."""
+        depth = self._options.depth
+        closed: list[Item] = []
+        whole = True
+        drawn, numbers = 1, itertools.count()
+        waiting = [(-_FIRST, next(numbers), root)]
+        while waiting:
+            _, _, item = heappop(waiting)
+            may_open = item.kind != "call" and not (
+                depth is not None and item.kind == "module" and item.path.count(".") >= depth
+            )
+            if item.is_wanted or (may_open and drawn - 1 + len(item.children) <= limit):
+                drawn += len(item.children) - 1
+                for child in item.children:
+                    heappush(waiting, (-self._priority(child), next(numbers), child))
+            else:
+                closed.append(item)
+                whole = whole and not may_open
+        return closed, whole
+
+    def _priority(self, item: Item) -> float:
+        return _FIRST if item.kind == "phase" else sum(self._walls[call] for call in item.calls)
+
+    def _picture(self, cut: Sequence[Item], grain: Grain) -> Picture:
+        """The graph to draw."""
+        joins = range(len(self.report.graph)) if grain == "call" else self._companions
+        members: dict[int, list[int]] = defaultdict(list)
+        for call, root in enumerate(joins):
+            members[root].append(call)
+        around = {_path(box): box for item in cut for box in _boxes(item)}
+        nodes = sorted((self._node(item, members, bool(around)) for item in cut), key=lambda node: node.lead)
+        home = [0] * len(joins)
         costs: dict[tuple[str, ...], CostSum] = defaultdict(CostSum)
         graph = nx.MultiDiGraph()
         for place, node in enumerate(nodes):
@@ -66,94 +142,92 @@ class Folder:
                 costs[path] = costs[path] + node.cost
         for src, dst, edge in links(self.report.graph, nodes, home):
             graph.add_edge(nodes[src].id, nodes[dst].id, edge=edge)
-        groups = {path: self._group(path, cost) for path, cost in costs.items()}
+        groups = {path: _group(path, around.get(path), cost) for path, cost in costs.items()}
         phases = tuple(group.name for group in groups.values() if group.is_phase)
-        return Picture(graph, groups, phases, level, len(self._place_of))
+        closed = max((item for item in cut if item.kind == "module"), key=self._priority, default=None)
+        return Picture(graph, groups, phases, grain, len(joins), closed.path if closed else "")
 
-    def _count(self, level: Level) -> int:
-        """How many nodes a level has: by call where calls are told apart, else by place."""
-        if level.grain in ("call", "launch"):
-            return len(set(self._node_keys(level)))
-        keys = [place.key(level) for place in self._places]
-        return len(
-            {keys[joined] if keys[own][0] == "op" else keys[own] for own, joined in self._joined_places}
-        )
-
-    def _node_keys(self, level: Level) -> Iterable[Key]:
-        """Which node each call belongs to."""
-        keys = [place.key(level) for place in self._places]
-        each_call = level.grain in ("call", "launch")
-        for call, companion in enumerate(self._companions):
-            stands_for = call
-            kind, key = keys[self._place_of[call]]
-            if kind == "op" and level.grain != "call":
-                stands_for = companion
-                kind, key = keys[self._place_of[companion]]
-            yield (kind, (stands_for,)) if kind == "op" and each_call else (kind, key)
-
-    def _node(self, kind: NodeKind, calls: list[int], level: Level) -> PictureNode:
+    def _node(self, item: Item, members: Mapping[int, Sequence[int]], boxed: bool) -> PictureNode:
         report = self.report
-        own = [call for call in calls if self._companions[call] == call] if len(calls) > 1 else calls
-        lead = own[0] if own else calls[0]
-        place = self._places[self._place_of[lead]]
+        own = item.calls
+        calls = sorted(call for root in own for call in members[root])
         cost = costs_of(report, calls)
-        bound = shared_bound((report.bounds[call] for call in own or calls), cost)
-        phase = (place.phase,) if place.phase else ()
-        inside = self._inside(calls) if kind != "op" or len(calls) > 1 else ()
-        line = place.line
-        name, group, repeats, cls = "", phase + place.module, 1, ""
-        if kind == "op":
-            name, repeats = report.graph.facts(lead).label, len(own or calls)
-        elif kind == "module":
-            assert level.depth is not None
-            path = place.module[: level.depth + 1]
-            name, group = path[-1], phase + path[:-1]
-            cls = self._classes.get(".".join(path), "")
-            repeats, inside = self._module_calls(path, calls), self._children(path, calls) + inside
-        elif kind == "phase":
-            name, group = place.phase or "all calls", ()
-        elif line is not None:
-            name = _short(line) if kind == "line" else f"{line.function} in {_file_name(line)}"
-        return PictureNode(f"n{lead}", kind, name, lead, calls, group, cost, bound, repeats, cls, inside)
-
-    def _group(self, path: tuple[str, ...], cost: CostSum) -> Group:
-        with_phases = bool(self._places[0].phase)
-        module = path[1:] if with_phases else path
-        return Group(
-            path, path[-1], self._classes.get(".".join(module), ""), cost, with_phases and len(path) == 1
+        kind = _KINDS[item.kind]
+        group = tuple(_element(box) for box in _boxes(item))
+        if item.kind == "phase" and boxed:
+            group = (_element(item),)
+        return PictureNode(
+            id=f"n{_lead(item)}",
+            kind=kind,
+            label=_title(item),
+            lead=_lead(item),
+            calls=calls,
+            group=group,
+            cost=cost,
+            bound=shared_bound((report.bounds[call] for call in own), cost),
+            repeats=item.count,
+            copies=item.copies,
+            cls=item.cls,
+            inside=() if kind == "op" and len(calls) == 1 else (*_children(item), *self._inside(calls)),
+            differs=item.differs,
         )
 
-    def _inside(self, calls: list[int]) -> tuple[str, ...]:
+    def _inside(self, calls: Sequence[int]) -> tuple[str, ...]:
         """Ops of a folded node, by wall time."""
         walls: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
         for call in calls:
             op = self.report.graph.facts(call).label
-            walls[op] += self.report.timeline.spans[call].wall_us
+            walls[op] += self._walls[call]
             counts[op] += 1
         ranked = sorted(walls, key=lambda op: (-walls[op], -counts[op], op))
         return tuple(f"{op} x{counts[op]:,}" for op in ranked)
 
-    def _children(self, path: tuple[str, ...], calls: list[int]) -> tuple[str, ...]:
-        """Modules directly inside a folded one, by class: ``Block x12``."""
-        modules = {self._places[self._place_of[call]].module for call in calls}
-        children = {module[: len(path) + 1] for module in modules if len(module) > len(path)}
-        classes: dict[str, int] = defaultdict(int)
-        for child in sorted(children):
-            classes[self._classes.get(".".join(child), "")] += 1
-        return tuple(f"{cls} x{count}" for cls, count in classes.items() if cls and count > 1)
 
-    def _module_calls(self, path: tuple[str, ...], calls: list[int]) -> int:
-        """How often the module at ``path`` was called, as far as its own ops tell."""
-        graph = self.report.graph
-        rows = {graph.module_of(call) for call in calls} - {-1}
-        own = {graph.module_calls[row].call for row in rows if graph.module_calls[row].path == ".".join(path)}
-        return max(1, len(own))
+def _boxes(item: Item) -> list[Item]:
+    """The items around an item from the outermost on, without the whole run."""
+    found = []
+    above = item.parent
+    while above is not None and above.parent is not None:
+        found.append(above)
+        above = above.parent
+    return found[::-1]
 
 
-def _file_name(frame: Frame) -> str:
-    return frame.file.replace("\\", "/").rpartition("/")[2]
+def _path(item: Item) -> tuple[str, ...]:
+    return (*map(_element, _boxes(item)), _element(item))
 
 
-def _short(frame: Frame) -> str:
-    return f"{_file_name(frame)}:{frame.line}"
+def _element(item: Item) -> str:
+    """What tells an item from its neighbours."""
+    return PHASE_NAMES[item.name] if item.kind == "phase" else f"{item.name} from %{_lead(item)}"
+
+
+def _lead(item: Item) -> int:
+    """The call that stands for an item."""
+    node = item.nodes[0]
+    while node.children:
+        node = node.children[0]
+    return node.call
+
+
+def _title(item: Item) -> str:
+    if item.kind == "phase":
+        return PHASE_NAMES.get(item.name, item.name)
+    return item.name or item.kind
+
+
+def _children(item: Item) -> tuple[str, ...]:
+    """Modules directly inside a folded one that come again, by class: ``Block x12``."""
+    counts: dict[str, int] = defaultdict(int)
+    for child in item.children:
+        if child.cls:
+            counts[child.cls] += child.count
+    return tuple(f"{cls} x{count:,}" for cls, count in counts.items() if count > 1)
+
+
+def _group(path: tuple[str, ...], item: Item | None, cost: CostSum) -> Group:
+    """The box of an open item; of a phase that is one node in it, too."""
+    if item is None or item.kind == "phase":
+        return Group(path, path[-1], cost, is_phase=True)
+    return Group(path, _title(item), cost, item.cls, item.count, item.kind == "module", item.differs)

@@ -43,6 +43,12 @@ def node_details(report: Report, node: PictureNode) -> list[str]:
     first = report.graph[node.lead]
     title = f"{node.label} {node.cls}".rstrip()
     lines = [f"{title}: {units.counted(len(node.calls), 'call')}, %{node.calls[0]} to %{node.calls[-1]}"]
+    if node.copies > 1:
+        lines.append(
+            f"{node.copies:,} equal parts of {units.predicted_us(node.cost.wall_us / node.copies)} on average"
+        )
+    if node.differs:
+        lines.append(node.differs)
     if node.kind == "op":
         lines += ["the first of them:", *(f"  {line}" for line in _tensor_lines(report, first))]
     if node.inside:

@@ -31,8 +31,8 @@ class _Paint:
 
 #: From the same colour-blind-safe set as the op graph's; each also carries its sign.
 PAINT: Mapping[ChangeKind, _Paint] = {
-    "came": _Paint("#12966f", "#ffffff", "#07553d", "+", "came"),
-    "went": _Paint("#a63d0f", "#ffffff", "#5c1f04", "-", "went"),
+    "came": _Paint("#0e8462", "#ffffff", "#064a34", "+", "came"),
+    "went": _Paint("#93370d", "#ffffff", "#511b03", "-", "went"),
     "moved": _Paint("#56b4e9", "#10151a", "#1c5f88", ">", "moved"),
     "changed": _Paint(
         "#f7c65b", "#1a1a1a", "#8a6100", "~", "same op and shape, other dtype, strides or launches"

@@ -22,7 +22,7 @@ from optrace.rendering.looks import box_look, edge_look, head_look, node_look, p
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.palette import EDGE
 from optrace.rendering.phases import Passing, head_ids, passing, starts
-from optrace.rendering.picture import Level, Picture, PictureNode
+from optrace.rendering.picture import GRAIN_TEXT, Picture, PictureNode
 from optrace.rendering.stacking import rows
 from optrace.rendering.validation import Validation, validated_box, validated_node, validation_legend
 from optrace.report import Report
@@ -32,41 +32,33 @@ FONT = "Helvetica"
 
 
 def render(report: Report, options: DrawOptions) -> Rendered:
-    """The DOT text of a report at the finest level that fits."""
-    folder = Folder(report)
-    levels = folder.levels(options)
-    level = next((level for level, nodes in levels if nodes <= options.node_limit), levels[-1][0])
-    source, notes = draw(folder, level, levels, options)
+    """The DOT text of a report, as fine as fits."""
+    source, notes = draw(report, next(Folder(report, options).pictures()), options)
     return Rendered(source.encode(), notes)
 
 
 def draw(
-    folder: Folder,
-    level: Level,
-    levels: list[tuple[Level, int]],
-    options: DrawOptions,
-    notes: tuple[str, ...] = (),
+    report: Report, picture: Picture, options: DrawOptions, notes: tuple[str, ...] = ()
 ) -> tuple[str, tuple[str, ...]]:
-    """DOT text at one level, and what its reader should be told; ``notes`` come first."""
-    picture = folder.picture(level)
-    told = (*notes, *fold_note(picture, folder.deepest, levels))
-    regions = outlines(folder.report) if "fusion" in options.show else {}
-    return dot_source(folder.report, picture, told, regions, options.measured), told
+    """DOT text of a picture, and what its reader should be told; ``notes`` come first."""
+    told = (*notes, *fold_note(picture, options))
+    regions = outlines(report) if "fusion" in options.show else {}
+    return dot_source(report, picture, told, regions, options.measured), told
 
 
-def fold_note(picture: Picture, deepest: int, levels: list[tuple[Level, int]]) -> tuple[str, ...]:
+def fold_note(picture: Picture, options: DrawOptions) -> tuple[str, ...]:
     """What is folded, and how to open it up."""
     if not picture.folded:
         return ()
-    level = picture.level
-    finer = min((nodes for _, nodes in levels if nodes > len(picture.graph)), default=picture.calls)
-    ways = [f"--max-nodes {finer}"]
-    if level.depth is not None and level.depth + 1 < deepest:
-        ways.insert(0, f"--depth {level.depth + 1}")
-    return (
-        f"{units.counted(picture.calls, 'call')} drawn as {units.counted(len(picture.graph), 'node')}: {level}. "
-        f"To open it up: {' or '.join(ways)}.",
-    )
+    ways = []
+    if any(node.kind != "op" for node in picture.nodes):
+        ways.append(f"--max-nodes {2 * len(picture.graph)}")
+    if picture.closed:
+        ways.append(f"--expand {picture.closed}")
+    if not options.unfold:
+        ways.append("--unfold")
+    drawn = f"{units.counted(picture.calls, 'call')} drawn as {units.counted(len(picture.graph), 'node')}"
+    return (f"{drawn}: {GRAIN_TEXT[picture.grain]}. To open it up: {' or '.join(ways)}.",)
 
 
 @dataclass(frozen=True, slots=True)

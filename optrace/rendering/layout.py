@@ -40,25 +40,22 @@ def render_pdf(report: Report, options: DrawOptions) -> Rendered:
 
 
 def _render(report: Report, options: DrawOptions, format: str) -> Rendered:
-    """The finest level that fits and that the layout program can do in time."""
+    """The finest picture that fits and that the layout program can do in time."""
     program = layout_program(format)
-    folder = Folder(report)
-    levels = folder.levels(options)
-    fitting = [(level, nodes) for level, nodes in levels if nodes <= options.node_limit] or levels[-1:]
     notes: tuple[str, ...] = ()
-    while True:
-        level, nodes = fitting[0]
-        source, told = dot.draw(folder, level, levels, options, notes)
+    slow: LayoutTooSlowError | None = None
+    for picture in Folder(report, options).pictures():
+        source, told = dot.draw(report, picture, options, notes)
         try:
             return Rendered(lay_out(source, format, options.layout_timeout_s, program), told)
-        except LayoutTooSlowError:
-            fitting = [(coarser, count) for coarser, count in fitting if count <= nodes // 2]
-            if not fitting:
-                raise
+        except LayoutTooSlowError as error:
+            slow = error
             notes = (
-                f"The layout of {nodes:,} nodes took longer than {options.layout_timeout_s:g} s, "
+                f"The layout of {len(picture.graph):,} nodes took longer than {options.layout_timeout_s:g} s, "
                 "so the picture is drawn coarser.",
             )
+    assert slow is not None
+    raise slow
 
 
 def lay_out(source: str, format: str, timeout_s: float, program: Path | None = None) -> bytes:

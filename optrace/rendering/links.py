@@ -12,6 +12,9 @@ from optrace.rendering.picture import PictureEdge, PictureNode
 #: From, to, and what is between; nodes by their place in the picture.
 Link: TypeAlias = tuple[int, int, PictureEdge]
 
+#: Edges between two calls that are drawn one by one.
+_MOST_APART = 3
+
 #: Reachability takes nodes^2 bits.
 _REACHABLE_NODES = 5000
 
@@ -19,23 +22,22 @@ _REACHABLE_NODES = 5000
 def links(graph: OpGraph, nodes: Sequence[PictureNode], home: Sequence[int]) -> Iterator[Link]:
     """Edges between nodes, where ``home[call]`` is the place of a call's node.
 
-    Two single calls keep each of their edges (``x + x`` has two); between folded nodes all edges of a kind
-    are one. Order edges that other edges imply are left out.
+    Two single calls keep each of their edges (``x + x`` has two) unless there are many, as between the calls of a
+    foreach optimizer; between folded nodes all edges of a kind are one. Order edges that other edges imply are left
+    out.
     """
-    merged: dict[tuple[int, int, Literal["data", "order"]], dict[int, None]] = defaultdict(dict)
-    data: list[Link] = []
+    found: dict[tuple[int, int, Literal["data", "order"]], list[int]] = defaultdict(list)
     for edge in graph.edges:
         src, dst = home[edge.src], home[edge.dst]
-        if src == dst:
-            continue
-        if edge.kind == "data" and nodes[src].is_single and nodes[dst].is_single:
-            data.append((src, dst, PictureEdge("data", (edge.tensor,), graph.tensor(edge.tensor).nbytes)))
-        else:
-            merged[(src, dst, edge.kind)][edge.tensor] = None
+        if src != dst:
+            found[(src, dst, edge.kind)].append(edge.tensor)
+    data: list[Link] = []
     order: list[Link] = []
-    for (src, dst, kind), tensors in merged.items():
-        total = sum(graph.tensor(tensor).nbytes for tensor in tensors)
-        (data if kind == "data" else order).append((src, dst, PictureEdge(kind, tuple(tensors), total)))
+    for (src, dst, kind), each in found.items():
+        apart = kind == "data" and len(each) <= _MOST_APART and nodes[src].is_single and nodes[dst].is_single
+        for tensors in [[tensor] for tensor in each] if apart else [list(dict.fromkeys(each))]:
+            total = sum(graph.tensor(tensor).nbytes for tensor in tensors)
+            (data if kind == "data" else order).append((src, dst, PictureEdge(kind, tuple(tensors), total)))
     yield from data
     yield from _telling(len(nodes), data, order)
 

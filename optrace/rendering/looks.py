@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from optrace.rendering import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details, tensor_text
-from optrace.rendering.markup import cell, font, plain, shortened, table
+from optrace.rendering.markup import cell, font, plain, shortened, shortened_end, table
 from optrace.rendering.palette import BOX_BORDER, BOX_FILLS, INK, ORDER_EDGE, PAINT, QUIET
 from optrace.rendering.phases import Passing
 from optrace.rendering.picture import PictureEdge, PictureNode
@@ -40,11 +40,8 @@ def box_look(report: Report, box: Box, *, depth: int) -> dict[str, str]:
     wall = report.timeline.wall_us
     time = f"  {units.predicted_us(box.cost.wall_us)}" if box.cost.wall_us else ""
     part = f", {units.share(box.cost.wall_us / wall)}" if box.cost.wall_us and wall else ""
-    title = font(shortened(box.title), size=13 if box.is_phase else 11, bold=True, color=INK)
-    cls = shortened(box.name.removeprefix(box.title))
-    rest = font(f"{cls}{time}{part}", size=10, color=QUIET)
     return {
-        "label": f"<{title}{rest}>",
+        "label": f"<{box_title(box, font(f'{time}{part}', size=10, color=QUIET))}>",
         "labeljust": "l",
         "labelloc": "t",
         "style": "rounded,filled",
@@ -52,8 +49,20 @@ def box_look(report: Report, box: Box, *, depth: int) -> dict[str, str]:
         "color": BOX_BORDER,
         "penwidth": "1.6" if box.is_phase else "0.8",
         "margin": "10",
-        "tooltip": plain(box.name),
+        "tooltip": plain("\n".join(part for part in (box.name, box.differs) if part)),
     }
+
+
+def box_title(box: Box, figures: str) -> str:
+    """Markup of a box's head: title, count, class, ``figures`` (markup), and below it what sets it apart."""
+    title = f"{box.title}{box.times}"
+    differs = font(shortened_end(box.differs), size=9, color=QUIET)
+    return (
+        font(shortened(title), size=13 if box.is_phase else 11, bold=True, color=INK)
+        + font(shortened(box.name.removeprefix(title)), size=10, color=QUIET)
+        + figures
+        + (f'<BR ALIGN="LEFT"/>{differs}' if differs else "")
+    )
 
 
 def node_look(report: Report, node: PictureNode, caption: str) -> dict[str, str]:
@@ -86,7 +95,7 @@ def node_look(report: Report, node: PictureNode, caption: str) -> dict[str, str]
         "height": f"{0.3 + 1.0 * size:.2f}",
         "margin": f"{0.1 + 0.06 * size:.3f},{0.045 + 0.06 * size:.3f}",
     }
-    if not node.is_single:
+    if node.repeats > 1 or node.kind != "op":
         look["peripheries"] = "2"
     if node.cost.guesses or node.cost.unpriced:
         look["style"] = "rounded,filled,dashed"
@@ -109,6 +118,7 @@ def _label(report: Report, node: PictureNode, share: float, caption: str) -> str
         *(font(shortened(line), size=small) for line in _contents_lines(report, node)),
         font(f"{time}{unsure}  {units.share(share)}", size=small),
         font(f"{node.bound}, {_intensity_text(cost)}", size=small),
+        font(shortened_end(node.differs), size=small),
     ]
     return table(cell(line, ALIGN="CENTER") for line in lines if line)
 

@@ -24,6 +24,11 @@ def shortened(text: str, letters: int = 60) -> str:
     return text if len(text) <= letters else f"...{text[3 - letters :]}"
 
 
+def shortened_end(text: str, letters: int = 60) -> str:
+    """A long sentence for a label, its beginning kept."""
+    return text if len(text) <= letters else f"{text[: letters - 3]}..."
+
+
 def plain(text: str) -> str:
     """A plain DOT string, for tooltips: no escape sequences, no entities, no HTML label."""
     quoted: str = graphviz.escape(visible(text).replace("&", "&amp;"))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from optrace.rendering.validation import Validation
 from optrace.report import Report
 
-#: A picture past this many nodes is no longer read, so it folds by itself.
+#: A picture past this many nodes is no longer read, so it folds by itself, to so many.
 READABLE_NODES = 400
+FOLDED_NODES = 60
 
 #: What somebody who asks for a depth may see before the picture folds all the same.
 ASKED_NODES = 2000
@@ -21,8 +22,8 @@ SHOWN = frozenset({"fusion"})
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
     """``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes``
-    allows). ``max_nodes``: past it a picture folds by itself (None: 400, or 2,000 where a depth is asked
-    for). ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
+    allows). ``max_nodes``: past it a picture folds by itself (None: past 400 to 60, or 2,000 where a depth is asked
+    for). ``expand``: paths of modules that are drawn apart from their equals and opened; ``unfold``: each copy is drawn. ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
     ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at
     several batch sizes, the report itself first; a page can switch between them. ``measured``: draw the validation
     view, coloured by the error of prediction; a page can be coloured by it."""
@@ -33,6 +34,8 @@ class DrawOptions:
     show: frozenset[str] = frozenset()
     batches: tuple[tuple[int, Report], ...] = ()
     measured: Validation | None = None
+    expand: frozenset[str] = frozenset()
+    unfold: bool = False
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 0:
@@ -47,9 +50,17 @@ class DrawOptions:
 
     @property
     def node_limit(self) -> int:
+        """Nodes up to which a picture shows all that it may."""
         if self.max_nodes is not None:
             return self.max_nodes
         return READABLE_NODES if self.depth is None else ASKED_NODES
+
+    @property
+    def folded_limit(self) -> int:
+        """Nodes of a picture that has to fold."""
+        if self.max_nodes is not None:
+            return self.max_nodes
+        return FOLDED_NODES if self.depth is None else ASKED_NODES
 
 
 @dataclass(frozen=True, slots=True)

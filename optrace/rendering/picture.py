@@ -12,49 +12,27 @@ from optrace.diagnosis import Bound
 from optrace.rendering.sums import CostSum
 
 #: What a node of the picture stands for.
-NodeKind = Literal["op", "module", "line", "function", "phase"]
+NodeKind = Literal["op", "module", "loop", "stretch", "phase"]
 
-#: What is a node of its own outside of folded modules, from fine to coarse: each call; each call that
-#: launches something, the others joining a neighbour; repeats of an op from one line together; and so on.
-Grain = Literal["call", "launch", "op", "line", "function", "phase"]
+#: What is a node of its own, from fine to coarse: each call; each call that launches something, the others joining a
+#: neighbour; those, or modules that there is no room to open; equal parts once.
+Grain = Literal["call", "launch", "part", "repeat"]
 
-_GRAIN_TEXT: dict[Grain, str] = {
-    "call": "",
+GRAIN_TEXT: dict[Grain, str] = {
+    "call": "modules below the depth are one node each",
     "launch": "views and other calls that launch nothing are drawn with the call they belong to",
-    "op": "repeats of an op from one source line are one node",
-    "line": "each source line is one node",
-    "function": "each function is one node",
-    "phase": "each phase is one node",
+    "part": "modules that there is no room for are one node each",
+    "repeat": "equal parts are drawn once, with a count and their costs summed",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """How far a picture is folded. ``depth``: modules deeper than it are one node each (None: none is)."""
-
-    grain: Grain
-    depth: int | None = None
-
-    def __str__(self) -> str:
-        modules = ""
-        if self.grain != "phase" and self.depth is not None:
-            modules = (
-                f"modules deeper than {self.depth} are one node each"
-                if self.depth
-                else "each module is one node"
-            )
-        return (
-            ", ".join(part for part in (modules, _GRAIN_TEXT[self.grain]) if part) or "every call is a node"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class PictureNode:
     """One node of the picture: a call, or several with summed cost.
 
-    ``lead`` is the call that stands for the others in a label; ``repeats`` how often the thing drawn
-    happened (the op, the module); ``group`` the path of the innermost box around it, the phase first where
-    several are drawn; ``inside`` what a folded node holds, by wall time.
+    ``lead`` is the call that stands for the others in a label; ``repeats`` how often the thing drawn happens in the
+    box around it, ``copies`` in all; ``group`` the path of the innermost box around it, the phase first where several
+    are drawn; ``inside`` what a folded node holds, by wall time; ``differs`` what sets it apart from its equals.
     """
 
     id: str
@@ -66,8 +44,10 @@ class PictureNode:
     cost: CostSum
     bound: Bound
     repeats: int = 1
+    copies: int = 1
     cls: str = ""
     inside: tuple[str, ...] = ()
+    differs: str = ""
 
     @property
     def is_quiet(self) -> bool:
@@ -77,7 +57,7 @@ class PictureNode:
     @property
     def is_single(self) -> bool:
         """One call, but for those that launch nothing and joined it."""
-        return self.kind == "op" and self.repeats == 1
+        return self.kind == "op" and self.copies == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +71,31 @@ class PictureEdge:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A box around nodes: a phase or a module."""
+    """A box around nodes: a phase, a module, a loop or a stretch, ``count`` times in the box around it."""
 
     path: tuple[str, ...]
     name: str
-    cls: str
     cost: CostSum
-    is_phase: bool
+    cls: str = ""
+    count: int = 1
+    is_module: bool = False
+    differs: str = ""
+    is_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The graph to draw: a ``PictureNode`` as ``node`` of each node, in the order of their leading calls, a
     ``PictureEdge`` as ``edge`` of each edge, and the boxes around them by path. ``phases`` names the boxes
-    of phases; it is empty where the run has only one, and where each phase is one node."""
+    of phases; it is empty where the run has only one, and where each phase is one node. ``closed``: the path of
+    the costliest module that is one node."""
 
     graph: nx.MultiDiGraph
     groups: dict[tuple[str, ...], Group]
     phases: tuple[str, ...]
-    level: Level
+    grain: Grain
     calls: int
+    closed: str = ""
 
     @property
     def nodes(self) -> Iterator[PictureNode]:

@@ -15,7 +15,7 @@ from optrace.graph.measured import MeasuredRun
 from optrace.rendering import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details
-from optrace.rendering.looks import box_look, node_look, output_text
+from optrace.rendering.looks import box_look, box_title, node_look, output_text
 from optrace.rendering.markup import cell, font, paragraph, plain, shortened, table
 from optrace.rendering.palette import INK, QUIET
 from optrace.rendering.picture import PictureNode
@@ -156,7 +156,6 @@ def _by_events(view: Validation, node: PictureNode) -> Iterator[str]:
 
 def validated_box(report: Report, view: Validation, box: Box, *, depth: int) -> dict[str, str]:
     """The box of a phase or a module, with both times of what is in it."""
-    title = font(shortened(box.title), size=13 if box.is_phase else 11, bold=True, color=INK)
     measured = _inside(view, box)
     predicted = box.cost.device_us
     rest = ""
@@ -164,7 +163,7 @@ def validated_box(report: Report, view: Validation, box: Box, *, depth: int) -> 
         rest = font(f"  predicted {units.predicted_us(predicted)}, ", size=10, color=QUIET)
         rest += font(f"measured {measured_text(measured)}", size=10, color=INK, bold=True)
         rest += font(f", {error_text(predicted, measured)}", size=10, color=QUIET)
-    return box_look(report, box, depth=depth) | {"label": f"<{title}{rest}>"}
+    return box_look(report, box, depth=depth) | {"label": f"<{box_title(box, rest)}>"}
 
 
 def _inside(view: Validation, box: Box) -> float:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
 
 from optrace.rendering.collapse import Folder
+from optrace.rendering.errors import RenderError
 from optrace.rendering.options import DrawOptions
-from optrace.rendering.picture import Level, Picture, PictureNode
+from optrace.rendering.picture import Picture, PictureNode
 from optrace.rendering.sums import CostSum, costs_of
 from tests.rendering.by_hand import HandGraph
 
@@ -29,12 +31,12 @@ def stack(blocks: int, phases: bool = False) -> HandGraph:
     return hand
 
 
-def draw(hand: HandGraph, **options: int) -> Picture:
-    folder = Folder(hand.report())
-    chosen = DrawOptions(**options)
-    levels = folder.levels(chosen)
-    level = next((level for level, nodes in levels if nodes <= chosen.node_limit), levels[-1][0])
-    return folder.picture(level)
+def draw(hand: HandGraph, **options: object) -> Picture:
+    return next(pictures(hand, **options))
+
+
+def pictures(hand: HandGraph, **options: object) -> Iterator[Picture]:
+    return Folder(hand.report(), DrawOptions(**options)).pictures()  # type: ignore[arg-type]
 
 
 def nodes(picture: Picture) -> dict[str, PictureNode]:
@@ -55,13 +57,10 @@ def test_every_call_is_in_one_node_and_no_cost_is_lost(depth: int | None, limit:
     assert summed.host.total_us == pytest.approx(whole.host.total_us)
 
 
-def test_levels_only_get_coarser_and_count_what_is_drawn() -> None:
-    folder = Folder(stack(6, phases=True).report())
-    levels = folder.levels(DrawOptions())
-    counts = [count for _, count in levels]
-    assert counts == sorted(counts, reverse=True)
-    for level, count in levels:
-        assert len(folder.picture(level).graph) == count
+def test_pictures_get_coarser_down_to_one_node() -> None:
+    counts = [len(picture.graph) for picture in pictures(stack(40, phases=True))]
+    # All 121 calls; 81 that launch are too many for half of it, so equal blocks are one; then phases, then all.
+    assert counts == [121, 3, 1]
 
 
 def test_a_small_picture_shows_every_call() -> None:
@@ -71,9 +70,9 @@ def test_a_small_picture_shows_every_call() -> None:
 
 
 def test_views_join_what_they_view_or_else_their_first_user() -> None:
-    folder = Folder(stack(2).report())
-    picture = folder.picture(Level("launch"))
-    assert [(node.id, list(node.calls)) for node in picture.nodes] == [
+    picture = draw(stack(3), max_nodes=6)
+    assert picture.grain == "launch"
+    assert [(node.id, list(node.calls)) for node in picture.nodes][:4] == [
         ("n1", [0, 1]),
         ("n2", [2]),
         ("n4", [3, 4]),
@@ -82,21 +81,74 @@ def test_views_join_what_they_view_or_else_their_first_user() -> None:
     assert nodes(picture)["n1"].is_single
 
 
-def test_repeats_of_an_op_from_one_line_are_one_node() -> None:
+def test_equal_modules_are_one_box_of_one_copy() -> None:
+    picture = draw(stack(40), max_nodes=10)
+    assert [(node.label, node.repeats, node.copies, len(node.calls)) for node in picture.nodes] == [
+        ("mm", 1, 40, 80),
+        ("relu", 1, 40, 40),
+    ]
+    assert [(group.name, group.cls, group.count) for group in picture.groups.values()] == [
+        ("Net.blocks.0-39", "Block", 40),
+        ("fc", "Linear", 1),
+    ]
+    # One copy's edges: inside it, and from one copy to the next.
+    assert {(src.label, dst.label) for src, dst, _ in picture.edges} == {("mm", "relu"), ("relu", "mm")}
+
+
+def test_repeats_of_an_op_are_one_node() -> None:
     hand = HandGraph()
     hand.chain(1000, line=3, module="RNN.cell", cls="Cell")
-    picture = draw(hand)
-    (node,) = picture.nodes
+    (node,) = draw(hand).nodes
     assert (node.kind, node.label, node.repeats) == ("op", "relu", 1000)
-    assert not picture.graph.edges
+    assert not draw(hand).graph.edges
 
 
-def test_ops_from_different_lines_or_modules_stay_apart() -> None:
+def test_a_loop_is_named_for_its_lines() -> None:
     hand = HandGraph()
-    hand.chain(300, line=3)
-    hand.chain(300, line=4)
-    hand.chain(300, line=4, module="Other", cls="Other")
-    assert sorted(node.repeats for node in draw(hand).nodes) == [300, 300, 300]
+    for _ in range(300):
+        for line, op in enumerate(("aten.neg.default", "aten.exp.default", "aten.sin.default"), 7):
+            hand.chain(1, op, line=line)
+    picture = draw(hand, max_nodes=1)
+    assert [(node.kind, node.label, node.repeats) for node in picture.nodes] == [("loop", "toy.py:7-9", 300)]
+    picture = draw(hand)
+    assert [node.label for node in picture.nodes] == ["neg", "exp", "sin"]
+    (group,) = picture.groups.values()
+    assert (group.name, group.count, group.is_module) == ("toy.py:7-9", 300, False)
+
+
+def test_a_module_to_expand_is_drawn_apart_and_open() -> None:
+    picture = draw(stack(300), max_nodes=3, expand=frozenset({"Net.blocks.7"}))
+    assert [(node.label, node.repeats, node.copies) for node in picture.nodes] == [
+        ("0-6", 7, 7),
+        ("mm", 1, 1),
+        ("relu", 1, 1),
+        ("8-299", 292, 292),
+    ]
+
+
+def test_a_module_to_expand_that_is_none() -> None:
+    with pytest.raises(
+        RenderError, match=r"--expand Net\.blocks\.9: no call was recorded in a module of that path"
+    ):
+        draw(stack(3), expand=frozenset({"Net.blocks.9"}))
+
+
+def test_unfolded_each_copy_is_drawn_as_far_as_there_is_room() -> None:
+    assert [node.repeats for node in draw(stack(30), max_nodes=35, unfold=True).nodes] == [1] * 35
+    assert [node.label for node in draw(stack(30), max_nodes=29, unfold=True).nodes] == ["Net.blocks"]
+
+
+def test_a_first_layer_that_differs_stands_apart_and_says_how() -> None:
+    hand = HandGraph()
+    last = hand.tensor((8, 8))
+    for number in range(12):
+        for op in ("aten.neg.default", "aten.exp.default", *(["aten.sin.default"] if number == 0 else [])):
+            out = hand.tensor((8, 8))
+            hand.call(op, [last], [out], module=f"Net.layers.{number}", cls="Layer")
+            last = out
+    first, others = draw(hand, max_nodes=2).nodes
+    assert (first.label, first.repeats, first.differs) == ("0", 1, "unlike 1-11: with sin")
+    assert (others.label, others.repeats, others.differs) == ("1-11", 11, "")
 
 
 def test_depth_draws_deeper_modules_as_one_node_each() -> None:
@@ -109,41 +161,36 @@ def test_depth_draws_deeper_modules_as_one_node_each() -> None:
 
 def test_a_folded_list_of_modules_says_what_is_in_it() -> None:
     (node,) = draw(stack(12), depth=1).nodes
-    assert (node.label, node.inside[0]) == ("blocks", "Block x12")
+    assert (node.label, node.inside[0]) == ("Net.blocks", "Block x12")
     assert node.cost.launches == 24
 
 
-def test_the_picture_never_passes_400_nodes() -> None:
-    folder = Folder(stack(200).report())
-    assert [count for _, count in folder.levels(DrawOptions())][:2] == [600, 400]
-    assert len(draw(stack(200)).graph) == 400
-    deep = draw(stack(201))
-    assert len(deep.graph) <= 400
-    # Blocks are one node each; finer would be two for each of 201.
-    assert deep.level.depth == 2
-
-
-def test_max_nodes_opens_it_up() -> None:
-    assert len(draw(stack(200), max_nodes=600).graph) == 600
-
-
-def test_lines_then_functions_then_phases() -> None:
+def test_past_400_nodes_a_picture_folds_to_60() -> None:
     hand = HandGraph()
-    for line in range(900):
-        hand.chain(2, line=line, function=f"f{line // 450}", phase="forward" if line < 890 else "optimizer")
-    assert [str(draw(hand, max_nodes=n).level.grain) for n in (1800, 899, 10, 3, 2)] == [
-        "call",
-        "function",
-        "function",
-        "function",
-        "phase",
-    ]
+    for number in range(450):
+        hand.chain(1, f"aten.op{number}.default", line=number)
+    assert len(draw(hand, max_nodes=450).graph) == 450
+    folded = draw(hand)
+    assert folded.grain == "repeat"
+    # 450 runs are 18 stretches of 24 and one of 18; there is room to open one of either.
+    assert len(folded.graph) == 17 + 24 + 18
+    assert [node.label for node in folded.nodes if node.kind == "stretch"][1] == "toy.py:48-71"
+
+
+def test_what_takes_most_of_the_wall_clock_is_opened() -> None:
+    hand = HandGraph()
+    for module, device_us in (("Net.quick", 1.0), ("Net.slow", 900.0)):
+        for number in range(8):
+            hand.call(f"aten.op{number}.default", [], [], device_us=device_us, module=module, cls="M")
+    assert [node.label for node in draw(hand, max_nodes=9).nodes] == ["quick", *(f"op{n}" for n in range(8))]
 
 
 def test_a_phase_is_a_box_only_where_there_are_several() -> None:
     assert draw(stack(1)).phases == ()
     assert draw(stack(1, phases=True)).phases == ("forward", "backward")
-    assert nodes(draw(stack(1, phases=True)))["n2"].group == ("forward", "Net", "blocks", "0")
+    group = nodes(draw(stack(1, phases=True)))["n2"].group
+    assert group[0] == "forward"
+    assert [part.partition(" ")[0] for part in group[1:]] == ["Net.blocks.0"]
 
 
 def test_a_folded_node_is_bound_by_its_largest_cause() -> None:
@@ -187,13 +234,12 @@ def test_an_order_edge_that_nothing_implies_is_drawn() -> None:
 def test_folding_is_linear() -> None:
     def seconds(calls: int) -> float:
         hand = HandGraph()
-        hand.chain(calls, line=3)
+        for line in range(calls // 4):
+            hand.chain(4, line=line % 7)
         report = hand.report()
         report.graph.edges  # noqa: B018 - the dependences are the graph's work, not the folding's
         start = time.process_time()  # of this process: others may be busy
-        folder = Folder(report)
-        folder.levels(DrawOptions())
-        folder.picture(Level("op"))
+        next(Folder(report, DrawOptions()).pictures())
         return time.process_time() - start
 
     small, large = (min(seconds(calls) for _ in range(3)) for calls in (1000, 8000))

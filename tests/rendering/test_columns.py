@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from optrace.rendering.collapse import Folder
 from optrace.rendering.columns import columns
+from optrace.rendering.options import DrawOptions
 from optrace.rendering.phases import passing
-from optrace.rendering.picture import Level, Picture
+from optrace.rendering.picture import Picture
 from optrace.rendering.stacking import rows
 from tests.rendering.by_hand import HandGraph
 
 
 def picture(hand: HandGraph) -> Picture:
-    return Folder(hand.report()).picture(Level("call"))
+    return next(Folder(hand.report(), DrawOptions()).pictures())
 
 
 def in_columns(hand: HandGraph) -> list[int]:

@@ -111,7 +111,7 @@ def test_a_folded_picture_says_so_and_how_to_open_it_up() -> None:
     hand = HandGraph()
     hand.chain(500, line=3)
     assert "500 calls drawn as 1 node" in dot_of(hand)
-    assert "--max-nodes 500" in dot_of(hand)
+    assert "To open it up: --unfold." in dot_of(hand)
 
 
 def test_the_legend_says_what_the_times_are(toy: HandGraph) -> None:

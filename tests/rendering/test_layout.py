@@ -82,7 +82,7 @@ def test_a_slow_layout_is_tried_coarser(no_system_dot: Path, tmp_path: Path) -> 
     )
     hand = HandGraph()
     for number in range(8):
-        hand.chain(4, line=number, function=f"f{number % 2}")
+        hand.chain(4, f"aten.op{number}.default", line=number)
     notes = render(hand.report(), tmp_path / "graph.svg", layout_timeout_s=1.0)
     assert notes[0] == "The layout of 32 nodes took longer than 1 s, so the picture is drawn coarser."
     assert notes[1].startswith("32 calls drawn as 8 nodes")
