@@ -178,7 +178,8 @@ def trace(
         if other is None or code:
             return code
         batches[size] = other
-    for file in files:
+    # What needs no layout first: a layout can take long, and fail.
+    for file in sorted(files, key=lambda file: check_path(file, format).needs_layout):
         with bad_input(RenderError):
             notes = render(
                 report,

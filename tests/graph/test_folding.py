@@ -192,6 +192,18 @@ def test_a_cell_called_each_step_is_a_loop_over_time_also_backward() -> None:
     assert [outline(child) for child in backward.children] == [("net.py:1 x100", ["tanh_backward", cell])]
 
 
+def test_the_first_turn_of_a_loop_that_differs_is_told_from_its_body() -> None:
+    calls = Calls()
+    h = calls.tensor()
+    for step in range(1, 9):
+        h = calls.call("mm", h, module="Cell", cls="Cell", number=step)
+        h = calls.call("add", h, module="Cell", cls="Cell", number=step) if step > 1 else h
+        h = calls.call("tanh", h)
+    first, loop, tanh = fold(calls.graph).children
+    assert (first.name, first.differs) == ("Cell", "unlike Cell of net.py:1 x7: without add")
+    assert (loop.count, tanh.name) == (7, "tanh")
+
+
 def test_gradients_are_summed_in_the_module_of_what_is_summed() -> None:
     calls = Calls()
     x = calls.tensor()

@@ -220,14 +220,19 @@ def _through(item: Item) -> Item:
 
 
 def _tell_differences(items: Sequence[Item]) -> None:
-    """Of modules that are numbered in a row, those that are not like most."""
-    groups: dict[tuple[str, str], list[Item]] = defaultdict(list)
+    """Of modules that are numbered in a row, those that are not like most; a module of a loop's body is there as often
+    as the loop."""
+    groups: dict[tuple[str, str], list[tuple[int, str, Node, Item | None]]] = defaultdict(list)
     for item in items:
+        node = item.nodes[0]
         if item.kind == "module":
-            groups[item.cls, stem(item.nodes[0])].append(item)
+            groups[item.cls, stem(node)].append((item.count, item.name, node, item))
+        elif item.kind == "loop":
+            for inner in node.children:
+                name = f"{inner.name} of {item.name} x{item.count:,}"
+                groups[inner.cls, stem(inner)].append((item.count, name, inner, None))
     for group in groups.values():
-        most = max(group, key=lambda item: item.count)
-        if most.count > 1:
-            for item in group:
-                if item.nodes[0].same != most.nodes[0].same:
-                    item.differs = f"unlike {most.name}: {difference(item.nodes[0], most.nodes[0])}"
+        most, name, like, _ = max(group, key=lambda row: row[0])
+        for _, _, node, told in group:
+            if told is not None and most > 1 and node.same != like.same:
+                told.differs = f"unlike {name}: {difference(node, like)}"
