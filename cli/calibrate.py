@@ -51,6 +51,7 @@ def calibrate(
     import torch
 
     from optrace.cost.profiles import find_host, pricing
+    from optrace.graph import TraceInfo
     from optrace.measuring.calibration.device import calibrate_gpu, shipped_profile
     from optrace.measuring.calibration.host import calibrate_host
     from optrace.measuring.calibration.machine import others_at_work
@@ -64,7 +65,7 @@ def calibrate(
         warnings.filterwarnings("ignore", message=".*Profiler clears events")
         shipped = shipped_profile(torch.cuda.get_device_name())
         say.progress_line(f"{shipped.name}, torch {torch.__version__}: the host")
-        target = pricing().target(str(torch.__version__))
+        target = pricing().target(TraceInfo(torch=str(torch.__version__)))
         host = calibrate_host(session, target)
         left = LIMIT_S - (time.monotonic() - started)
         found = calibrate_gpu(session, host, seconds=left, sweep_seconds=SWEEP_S, progress=say.progress_line)
@@ -131,6 +132,7 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
 _HOST = {
     "python_us": "Python before a call, us",
     "autograd_us": "autograd, us",
+    "backward_us": "before a call of a backward pass, us",
     "dispatch_us": "dispatch, elementwise, us",
     "view_us": "dispatch, view, us",
     "launch_us": "launch, us",

@@ -114,6 +114,8 @@ def host_time(node: OpNode, work: Work, host: HostProfile, *, python_scale: floa
     if node.python_us is None:
         python = 0.0 if backward else host.python_us
         autograd = host.autograd_us if walked else 0.0
+        if backward and host.backward_us is not None:
+            autograd = host.backward_us
     else:
         between = node.python_us * python_scale
         autograd = between if backward else min(between, host.autograd_us) if walked else 0.0

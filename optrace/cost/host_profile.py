@@ -32,7 +32,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Python: what the trace timed before the call, scaled by ``python_loop_us`` (a turn of the reference loop of
     ``optrace.tracing.clock``) of both machines; ``python_us`` where it timed nothing. Autograd: ``autograd_us`` of
-    it. Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us``
+    it; ``backward_us`` before each call of a backward pass whose time was not taken (its nodes, the engine). Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us``
     where nothing is computed; ``list_item_us`` for each tensor of a list. Launch: ``launch_us`` each; a launch
     after the first of a call that is made of several ops costs ``composed_us`` besides. ``sync_us`` is what a wait
     costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to wait. A compiled step costs
@@ -53,6 +53,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     class_us: dict[HostClass, float] = {}
     list_item_us: float = 0.0
     composed_us: float = 0.0
+    backward_us: float | None = None
     compiled_call_us: float = 150.0
     compiled_training_us: float = 1400.0
     compiled_kernel_us: float = 10.0
@@ -67,7 +68,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         times = {
             name: getattr(self, name) * slower
             for name in self.__struct_fields__
-            if name.endswith("_us") and name != "class_us"
+            if name.endswith("_us") and name != "class_us" and getattr(self, name) is not None
         }
         return msgspec.structs.replace(
             self, **times, class_us={kind: us * slower for kind, us in self.class_us.items()}

@@ -71,7 +71,7 @@ class PricedGraph:
 
 def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``."""
-    target = pricing.target(graph.info.torch)
+    target = pricing.target(graph.info)
     works = [work_of(node, target) for node in graph]
     memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
     traffics = warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)

@@ -21,7 +21,7 @@ import msgspec
 from platformdirs import user_config_path
 
 from optrace.cost.host_profile import HostProfile
-from optrace.graph import DTYPE_BYTES
+from optrace.graph import DTYPE_BYTES, TraceInfo
 
 
 class UnknownProfileError(ValueError):
@@ -52,7 +52,7 @@ class ProductRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What products of a kind take, tile by tile: ``math`` is the share of an SM's peak that multiply-adds reach;
     ``fetch_ps`` picoseconds a byte of operands, ``store_ps`` a byte of results; ``wait_us`` a step of the depth waits
     for when its tile is alone; ``tile_us`` each tile takes besides. ``tiles`` are those to choose from. ``persistent``:
-    one tile at a time on an SM. ``splits``: the depth may be shared out. ``tf32``: float32 runs in TF32."""
+    one tile at a time on an SM. ``splits``: the depth may be shared out."""
 
     floor_us: float
     math: float
@@ -65,7 +65,6 @@ class ProductRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tiles: tuple[tuple[int, int], ...]
     persistent: bool = False
     splits: bool = False
-    tf32: bool = False
 
     def itemsize(self, dtype: str) -> int:
         """Bytes of an operand's element."""
@@ -102,12 +101,10 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     kernels: dict[str, KernelRates] = {}
     products: dict[str, ProductRates] = {}
 
-    def peak_flops(self, dtype: str, *, matmul: bool, tf32: bool = False) -> float | None:
-        """Peak FLOP/s of ``dtype``, in matrix units for matmuls and in plain ones otherwise."""
+    def peak_flops(self, dtype: str, *, matmul: bool) -> float | None:
+        """Peak FLOP/s of ``dtype`` (``tf32``: float32 in TF32), in matrix units for matmuls and in plain ones otherwise."""
         if not matmul:
             key = "float64" if dtype in ("float64", "complex128") else "float32"
-        elif dtype == "float32" and tf32:
-            key = "tf32"
         elif dtype == "float64" and "float64_matmul" in self.peak_tflops:
             key = "float64_matmul"
         elif dtype.startswith("float8"):
@@ -125,6 +122,9 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 #: The profile whose kernels were measured.
 MEASURED_KERNELS = "h200"
+
+#: The host that stands in for one that was not calibrated.
+DEFAULT_HOST = "xeon-vm"
 
 
 def with_kernel_rates(gpu: GpuProfile) -> GpuProfile:
@@ -152,12 +152,23 @@ P = TypeVar("P", GpuProfile, HostProfile)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a cost rule may depend on: the torch version and the GPU's shape, no rates."""
+    """What a cost rule may depend on: the torch version, the GPU's shape, no rates; and whether float32 products and
+    convolutions may run in TF32 (torch's defaults here)."""
 
     torch: tuple[int, int]
     sm_count: int
     capability: tuple[int, int]
     l2_bytes: int
+    tf32_products: bool = False
+    tf32_convolutions: bool = True
+
+    def product_dtype(self, dtype: str) -> str:
+        """What matrix products of ``dtype`` are computed in."""
+        return "tf32" if dtype == "float32" and self.tf32_products else dtype
+
+    def convolution_dtype(self, dtype: str) -> str:
+        """What convolutions of ``dtype`` are computed in."""
+        return "tf32" if dtype == "float32" and self.tf32_convolutions else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +179,19 @@ class Pricing:
     host: HostProfile
     overrides: tuple[str, ...] = ()
 
-    def target(self, torch: str) -> Target:
-        """The ``Target`` for a program traced with this torch version (``"2.13.0+cpu"``)."""
-        match = re.match(r"(\d+)\.(\d+)", torch)
+    def target(self, info: TraceInfo) -> Target:
+        """The ``Target`` for a program recorded so: with this torch version (``"2.13.0+cpu"``), at these precisions."""
+        match = re.match(r"(\d+)\.(\d+)", info.torch)
         version = (int(match[1]), int(match[2])) if match else (2, 11)
-        return Target(version, self.gpu.sm_count, self.gpu.capability, self.gpu.l2_bytes)
+        gpu, has_tf32 = self.gpu, "tf32" in self.gpu.peak_tflops
+        return Target(
+            version,
+            gpu.sm_count,
+            gpu.capability,
+            gpu.l2_bytes,
+            tf32_products=has_tf32 and info.float32_matmul in ("high", "medium"),
+            tf32_convolutions=has_tf32 and info.float32_convolution != "highest",
+        )
 
 
 def pricing(
@@ -184,7 +203,7 @@ def pricing(
     bandwidth_tb_s: float | None = None,
 ) -> Pricing:
     """Profiles by name, with single numbers replaced where given; with no ``host``, this machine as it was calibrated,
-    or else ``default``.
+    or else ``DEFAULT_HOST``.
 
     Raises ``UnknownProfileError`` for a name that matches none, ``ProfileFileError`` for a file that holds none and
     ``ValueError`` for a rate that is not positive or a time that is negative.
@@ -222,8 +241,8 @@ def find_host(name: str) -> HostProfile:
 
 
 def this_host() -> HostProfile:
-    """The profile that was calibrated on this machine, else the default."""
-    return host_profiles().get(this_host_key()) or host_profiles()["default"]
+    """The profile that was calibrated on this machine, else ``DEFAULT_HOST``."""
+    return host_profiles().get(this_host_key()) or host_profiles()[DEFAULT_HOST]
 
 
 def this_host_key() -> str:

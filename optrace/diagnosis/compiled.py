@@ -32,10 +32,10 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     steps = _in_place(priced.graph, fusion.steps)
     graph = _graph(priced.graph, steps)
     works = [step.work for step in steps]
-    kept = library_workspaces(priced.graph, priced.pricing.target(priced.graph.info.torch))
+    kept = library_workspaces(priced.graph, priced.pricing.target(priced.graph.info))
     memory = memory_use(graph, [work.allocated for work in works], kept)
     gpu = priced.pricing.gpu
-    model = DeviceModel(gpu, priced.pricing.target(priced.graph.info.torch))
+    model = DeviceModel(gpu, priced.pricing.target(priced.graph.info))
     traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
     entries = _entries(graph, priced.pricing.host)
     costs = tuple(

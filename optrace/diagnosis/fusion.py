@@ -60,7 +60,7 @@ class Fusion:
 def fuse(priced: PricedGraph) -> Fusion:
     """The compiled form of a priced graph."""
     works = [cost.work for cost in priced.costs]
-    target = priced.pricing.target(priced.graph.info.torch)
+    target = priced.pricing.target(priced.graph.info)
     lowered = lower(priced.graph, works, target)
     groups = _Groups(lowered.kernels)
     groups.merge()

@@ -206,7 +206,8 @@ class TraceInfo:
 
     ``python_loop_us`` is a turn of the reference loop on the machine that traced, ``tail_us`` what passed on the host
     between the last call and the end of the run, both None where they were not timed.
-    ``float32_matmul`` is torch's precision of float32 products (``highest``: TF32 is off; empty: not known).
+    ``float32_matmul`` and ``float32_convolution`` are torch's precisions of float32 products and of cuDNN's float32
+    convolutions (``highest``: TF32 is off; empty: not known, so torch's defaults, off for products only).
     """
 
     program: str = ""
@@ -217,6 +218,7 @@ class TraceInfo:
     python_loop_us: float | None = None
     tail_us: float | None = None
     float32_matmul: str = ""
+    float32_convolution: str = ""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
 

@@ -107,6 +107,7 @@ class _File(msgspec.Struct):
     python_loop_us: _Time | None = None
     tail_us: _Time | None = None
     float32_matmul: str = ""
+    float32_convolution: str = ""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     freed_before: tuple[_Whole, ...] = ()
@@ -165,6 +166,7 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
         "python_loop_us": info.python_loop_us,
         "tail_us": info.tail_us,
         "float32_matmul": info.float32_matmul,
+        "float32_convolution": info.float32_convolution,
         "complete": info.complete,
         "notes": list(info.notes),
         "incomplete": list(info.incomplete),
@@ -225,6 +227,7 @@ def _build(file: _File) -> OpGraph:
             python_loop_us=file.python_loop_us,
             tail_us=file.tail_us,
             float32_matmul=file.float32_matmul,
+            float32_convolution=file.float32_convolution,
             notes=file.notes,
             incomplete=file.incomplete,
         )

@@ -64,6 +64,8 @@ class _Program(msgspec.Struct):
     mem_base: int | None = None
     mem_peak: int | None = None
     workspace_bytes: int | None = None
+    float32_matmul: str = ""
+    float32_convolution: str = ""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -175,6 +177,8 @@ def _run(program: _Program, machine: Machine) -> MeasuredRun:
             gpu=machine.device,
             tail_us=program.tail_us,
             python_loop_us=program.python_loop_us,
+            float32_matmul=program.float32_matmul,
+            float32_convolution=program.float32_convolution,
         )
     )
     calls = [call for call in program.ops if not call.op.startswith(_LEFT_OUT)]

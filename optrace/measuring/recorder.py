@@ -204,6 +204,8 @@ def measure(
             "settled": settled,
             "warmup_steps": warmup_steps,
             "tail_us": graph.info.tail_us,
+            "float32_matmul": graph.info.float32_matmul,
+            "float32_convolution": graph.info.float32_convolution,
             "python_loop_us": loop_us,
             "gpu_us": device_us,
             "mem_base": memory.base,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from optrace.cost.host import HostTime
 from optrace.cost.peak import Holding
-from optrace.cost.profiles import MEASURED_KERNELS, gpu_profiles
+from optrace.cost.profiles import DEFAULT_HOST, MEASURED_KERNELS, gpu_profiles
 from optrace.diagnosis import Bound
 from optrace.rendering import units
 from optrace.rendering.sums import CostSum, costs_of, shared_bound
@@ -153,6 +153,10 @@ def provenance(report: Report) -> tuple[str, ...]:
         f"All times (~) are predicted for {gpu.name}, {_basis(gpu.measured, gpu.source)}.",
         f"Host times: {host.name}, {_basis(host.measured, host.source)}.",
     ]
+    if host.key == DEFAULT_HOST:
+        lines.append(
+            "Another host may be twice as fast or as slow: `optrace calibrate --save` beside a GPU measures yours."
+        )
     if not gpu.kernels:
         base = gpu_profiles()[MEASURED_KERNELS]
         lines.insert(

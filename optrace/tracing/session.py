@@ -113,7 +113,7 @@ class Session:
         finally:
             self._recording = False
             self._tracer.enabled = True
-            self._tracer.set_precision(_float32_matmul())
+            self._tracer.set_precision(_float32_matmul(), _float32_convolution())
             if self._stand_in is not None:
                 self._note_guesses(self._stand_in)
 
@@ -269,6 +269,14 @@ def _float32_matmul() -> str:
     """torch's precision of float32 matrix products; empty where it was set in two ways that contradict each other."""
     try:
         return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return ""
+
+
+def _float32_convolution() -> str:
+    """The same of cuDNN's convolutions, in the same words: ``high`` with TF32."""
+    try:
+        return "high" if torch.backends.cudnn.allow_tf32 else "highest"
     except RuntimeError:
         return ""
 

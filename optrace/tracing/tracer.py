@@ -113,9 +113,11 @@ class OpTracer:
         """Keep what the program did between two calls."""
         self.graph.marks.append(Mark(kind, len(self.graph), frame))
 
-    def set_precision(self, float32_matmul: str) -> None:
-        """Say in which precision float32 matrix products ran."""
-        self.graph.info = replace(self.graph.info, float32_matmul=float32_matmul)
+    def set_precision(self, float32_matmul: str, float32_convolution: str) -> None:
+        """Say in which precision float32 matrix products and convolutions ran."""
+        self.graph.info = replace(
+            self.graph.info, float32_matmul=float32_matmul, float32_convolution=float32_convolution
+        )
 
     def mark_incomplete(self, reason: str) -> None:
         """Say why calls may be missing."""

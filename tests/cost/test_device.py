@@ -11,10 +11,17 @@ from optrace.cost.device import DeviceModel, device_time, launches_of
 from optrace.cost.device.kernel import Kernel, Product, launches
 from optrace.cost.device.rates import Rates
 from optrace.cost.l2 import Traffic
-from optrace.cost.profiles import KernelRates, ProductRates, find_gpu, gpu_profiles, with_kernel_rates
+from optrace.cost.profiles import (
+    KernelRates,
+    ProductRates,
+    find_gpu,
+    gpu_profiles,
+    pricing,
+    with_kernel_rates,
+)
 from optrace.cost.rules import work_of
 from optrace.cost.work import Access, Work
-from optrace.graph import TensorMeta
+from optrace.graph import TensorMeta, TraceInfo
 from tests.cost.calls import TARGET, Maker, T
 
 #: 100 SMs, 4 TB/s from HBM and 8 from L2, 100 TFLOP/s in bfloat16: round numbers.
@@ -258,6 +265,30 @@ def test_float32_convolutions_run_in_tf32_and_products_do_not():
     macs = 256 * 256 * 9 * 64 * 56 * 56
     assert model.time(convolution, work_of(convolution, TARGET), none).roofline_us == pytest.approx(
         2 * macs / 494.7e12 * 1e6
+    )
+
+
+def test_torch_s_switches_choose_between_float32_and_tf32():
+    make = Maker()
+    gpu = find_gpu("h200")
+    product = make("aten.mm.default", T(1024, 1024), T(1024, 1024), out=T(1024, 1024))
+    convolution = make("aten.convolution.default", T(64, 256, 56, 56), T(256, 256, 3, 3), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, out=T(64, 256, 56, 56))  # fmt: skip
+    chosen = pricing("h200", "default").target(
+        TraceInfo(torch="2.11.0", float32_matmul="high", float32_convolution="highest")
+    )
+    assert (chosen.tf32_products, chosen.tf32_convolutions) == (True, False)
+    for node, us in (
+        (product, 2 * 1024**3 / 494.7e12 * 1e6),
+        (convolution, 2 * 256 * 256 * 9 * 64 * 56 * 56 / 66.9e12 * 1e6),
+    ):
+        time = DeviceModel(gpu, chosen).time(node, work_of(node, chosen), Traffic(0, 0))
+        assert time.roofline_us == pytest.approx(us)
+    plain = DeviceModel(gpu, TARGET).time(product, work_of(product, TARGET), Traffic(0, 0))
+    assert DeviceModel(gpu, chosen).time(product, work_of(product, chosen), Traffic(0, 0)).us < plain.us / 2
+    slow = DeviceModel(gpu, chosen).time(convolution, work_of(convolution, chosen), Traffic(0, 0))
+    assert (
+        slow.us
+        > 2 * DeviceModel(gpu, TARGET).time(convolution, work_of(convolution, TARGET), Traffic(0, 0)).us
     )
 
 

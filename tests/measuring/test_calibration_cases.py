@@ -68,7 +68,7 @@ def made_up(graph, prices, target):
 
 def test_launches_meet_their_times_and_the_fit_agrees(recorded):
     prices = pricing("h200")
-    target = prices.target(recorded.info.torch)
+    target = prices.target(recorded.info)
     timed = list(timed_launches(recorded, prices, made_up(recorded, prices, target)))
     assert len({row.launch.kind for row in timed}) > 20
     fitted = fit_rates(prices.gpu, timed)
@@ -97,7 +97,7 @@ def test_the_sweep_runs_batch_by_batch_and_keeps_its_time(monkeypatch):
             yield
         graph = session.graph
         assert len(graph) == calls
-        found.calls = made_up(graph, prices, prices.target(graph.info.torch))
+        found.calls = made_up(graph, prices, prices.target(graph.info))
 
     def broken():
         raise RuntimeError("not on this GPU\nmore of it")

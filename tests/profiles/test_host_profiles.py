@@ -3,7 +3,7 @@
 import pytest
 
 from optrace.cost import profiles
-from optrace.cost.profiles import ProfileFileError, find_gpu, find_host, pricing
+from optrace.cost.profiles import DEFAULT_HOST, ProfileFileError, find_gpu, find_host, pricing
 
 PROFILE = """
 key = "{key}"
@@ -34,7 +34,7 @@ def own(tmp_path, monkeypatch):
 
 def test_this_machine_as_it_was_calibrated(own, monkeypatch):
     monkeypatch.setattr(profiles.platform, "node", lambda: "My-Box.local")
-    assert pricing().host.key == "default"
+    assert pricing().host.key == DEFAULT_HOST
     (own / "host" / "my-box-local.toml").write_text(PROFILE.format(key="my-box-local"))
     profiles.host_profiles.cache_clear()
     assert pricing().host.dispatch_us == 7.25

@@ -46,9 +46,8 @@ class DeviceTime:
 
 
 def peak_flops(work: Work, gpu: GpuProfile) -> float | None:
-    """Peak FLOP/s of the units that do a call's arithmetic. float32 convolutions run in TF32, matmuls do not
-    (torch's defaults for ``torch.backends.cudnn.allow_tf32`` and ``torch.backends.cuda.matmul.allow_tf32``)."""
-    return gpu.peak_flops(work.math_dtype, matmul=work.kind in MATRIX_KINDS, tf32=work.kind == "convolution")
+    """Peak FLOP/s of the units that do a call's arithmetic."""
+    return gpu.peak_flops(work.math_dtype, matmul=work.kind in MATRIX_KINDS)
 
 
 def launches_of(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:

@@ -53,7 +53,8 @@ def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
     return "conv"
 
 
-def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
+def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str) -> Product:
+    """``dtype``: what it is computed in."""
     images = convolution.pixels / max(1, convolution.plane)
     if family == "conv_pointwise" and convolution.is_half:
         family = "warp_specialized"  # cuBLAS's kernels
@@ -62,7 +63,7 @@ def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
     if family in ("conv_pointwise", "warp_specialized") and convolution.plane > 1:
         return Product(
             family,
-            convolution.dtype,
+            dtype,
             convolution.outputs,
             convolution.plane,
             convolution.inputs,
@@ -76,9 +77,9 @@ def _main(convolution: ConvPass, family: str, nbytes: float) -> Product:
         family += "_half"
     elif family == "conv_transposed" and len(convolution.window) == 3:
         family += "_3d"
-    return Product(
-        family, convolution.dtype, convolution.pixels, convolution.outputs, depth, convolution.groups, nbytes
-    )
+    if family == "conv_direct":
+        dtype = convolution.dtype
+    return Product(family, dtype, convolution.pixels, convolution.outputs, depth, convolution.groups, nbytes)
 
 
 def _padded(convolution: ConvPass, family: str) -> int:
@@ -112,6 +113,7 @@ def _pass(
     data: TensorMeta,
     weights: TensorMeta,
     result: TensorMeta,
+    target: Target,
 ) -> list[Launch]:
     nbytes = float(data.nbytes + weights.nbytes + result.nbytes)
     sources = [(data, made.copies_data), (weights, made.copies_weights)]
@@ -123,7 +125,13 @@ def _pass(
     if apart is not None:
         return [*[MEMSET] * made.memsets, *apart]
     spare = made.kernels - len(before) - len(after) - 1
-    return [*before, *[SMALL] * spare, *[MEMSET] * made.memsets, _main(convolution, family, nbytes), *after]
+    return [
+        *before,
+        *[SMALL] * spare,
+        *[MEMSET] * made.memsets,
+        _main(convolution, family, nbytes, target.convolution_dtype(convolution.dtype)),
+        *after,
+    ]
 
 
 @launches("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
@@ -147,7 +155,7 @@ def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         bias = pieces(over(result.shape, result, vector), kernels_over(result.shape, result))
     return [
         *(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight)),
-        *_pass(forward, made, _family(forward, made, target), data, weight, result),
+        *_pass(forward, made, _family(forward, made, target), data, weight, result, target),
         *bias,
     ]
 
@@ -174,7 +182,9 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
         if wanted[0]:
             backward = _backward(forward, data)
             made = plan_data_gradient(backward, target)
-            found.extend(_pass(backward, made, _family(backward, made, target), gradient, weight, data))
+            found.extend(
+                _pass(backward, made, _family(backward, made, target), gradient, weight, data, target)
+            )
         if wanted[1]:
             made = plan_weight_gradient(forward, target)
             nbytes = float(gradient.nbytes + data.nbytes + weight.nbytes)
@@ -182,7 +192,7 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
             after = [_layout(weight)] if made.copies_result else []
             main = Product(
                 "conv_weights",
-                data.dtype,
+                target.convolution_dtype(data.dtype),
                 forward.outputs,
                 forward.depth,
                 forward.pixels,

@@ -24,7 +24,16 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
         kind = f"simt_{layout}"
     if kind == "thin":
         return [_thin(gemm, work_bytes), *[SMALL] * (made.kernels - 1)]
-    main = Product(kind, gemm.dtype, gemm.m, gemm.n, gemm.k, gemm.batch, work_bytes, split=made.splits > 1)
+    main = Product(
+        kind,
+        target.product_dtype(gemm.dtype),
+        gemm.m,
+        gemm.n,
+        gemm.k,
+        gemm.batch,
+        work_bytes,
+        split=made.splits > 1,
+    )
     result = gemm.batch * gemm.m * gemm.n
     if made.family == "simt" and made.memsets and made.kernels == 1 and gemm.m <= FEW_ROWS:
         # Parts of k are added up in place, each waiting for its turn.

@@ -48,7 +48,7 @@ def _moving(nbytes: float, hbm_bytes: float, rates: KernelRates | ProductRates, 
 def _computing_us(product: Product, rates: ProductRates, gpu: GpuProfile) -> float:
     """The tiling that ends soonest. A tile takes, for each step of its depth, its multiply-adds and the fetching of
     its operands, one tile after the other on an SM; tiles that are on an SM together hide each other's waits."""
-    peak = gpu.peak_flops(product.dtype, matmul=True, tf32=rates.tf32)
+    peak = gpu.peak_flops(product.dtype, matmul=True)
     if peak is None:
         return 0.0
     rate = peak * 1e-6 / gpu.sm_count * rates.math

@@ -41,7 +41,9 @@ def sequence(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
     size = network.itemsize
     gemm = Gemm(rows, gates, network.hidden, network.dtype, right_transposed=True)
     nbytes = float(size * (gemm.m * gemm.k + gemm.n * gemm.k + gemm.m * gemm.n))
-    inputs = Product("conv_pointwise", network.dtype, rows, gates, network.hidden, 1, nbytes)
+    inputs = Product(
+        "conv_pointwise", target.convolution_dtype(network.dtype), rows, gates, network.hidden, 1, nbytes
+    )
     return [
         step,
         Kernel("cell" + tail, float(network.batch * gates * size), 0.0, 0.0, count=cells),

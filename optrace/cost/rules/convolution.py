@@ -47,7 +47,7 @@ def convolves(node: OpNode, target: Target) -> Work:
         flops=flops + (result.numel if biased else 0),
         matmul_flops=flops,
         kind="convolution",
-        math_dtype=data.dtype,
+        math_dtype=target.convolution_dtype(data.dtype),
         scratch=tuple(scratch),
     )
 
@@ -96,7 +96,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
         flops=flops + (gradient.numel if wants_bias else 0),
         matmul_flops=flops,
         kind="convolution",
-        math_dtype=data.dtype,
+        math_dtype=target.convolution_dtype(data.dtype),
         scratch=tuple(scratch),
         reserved=reserved,
     )

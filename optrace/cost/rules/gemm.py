@@ -1,7 +1,7 @@
 """How cuBLAS splits one matrix product over the GPU: tiles, waves, split-K, and what it launches for that.
 
 PyTorch hands every product to cuBLAS or cuBLASLt, whose heuristics are not published. This is a model of them,
-read off kernel names, grids and launches of torch 2.11 (CUDA 13) on an H200: three kernel families, each with
+read off kernel names, grids and launches of torch 2.11 (CUDA 13) on an H200: four kernel families, each with
 its own logic, and few thresholds.
 
 * ``warp_specialized``: Hopper's half-precision kernels (``nvjet``). Persistent: one CTA an SM takes tile after
@@ -12,6 +12,8 @@ its own logic, and few thresholds.
 * ``simt``: float32 (TF32 off, PyTorch's default) and float64 kernels. Too few tiles for the SMs are split along
   k: partial sums are reduced by a second kernel, or added up in place in tile order, which takes a memset of one
   semaphore a tile. Two launches either way.
+* ``tf32``: float32 where TF32 is on: Hopper's kernels, drawn from a counter as the former are, and Ampere's, split
+  along k with a second kernel where tiles are few. Launches are exact for 67 of 80 products timed one by one.
 * ``thin``: a few rows times a matrix (``gemv``, ``gemmSN``), one launch.
 
 The number of launches is exact for 2,970 of the record's 2,972 ``mm``, ``addmm`` and ``bmm`` calls. With the split-K
@@ -27,7 +29,7 @@ from typing import Literal
 
 from optrace.cost.profiles import Target
 
-Family = Literal["warp_specialized", "tensor_op", "simt", "thin"]
+Family = Literal["warp_specialized", "tensor_op", "tf32", "simt", "thin"]
 
 #: Output tiles (rows, columns) of Hopper's half-precision kernels, small to large; either side may be the rows.
 _WARP_SPECIALIZED_TILES = tuple(
@@ -51,6 +53,10 @@ _HALF_SPLIT_K_PER_TILE = 96
 #: SIMT split-K: the depth from which it pays at all, and when half the SMs have a tile already.
 _SIMT_SPLIT_MIN_K = 256
 _SIMT_SPLIT_BUSY_K = 320
+#: TF32 split-K with fewest tiles: the depth from which it pays; else the depth a tile.
+_TF32_SPLIT_MIN_K, _TF32_SPLIT_K_PER_TILE = 160, 16
+#: The depth from which Hopper's kernels are chosen for many tiles.
+_TF32_DRAWN_MIN_K = 256
 #: Rows that one launch of a SIMT kernel reaches: 65,535 blocks of 16.
 _MAX_SIMT_ROWS = 65_535 * 16
 #: Share of the L2 that keeps operands (the rest is lost to conflicts and to both halves keeping a copy).
@@ -113,6 +119,8 @@ def plan(gemm: Gemm, target: Target) -> GemmPlan:
         if target.capability >= (9, 0) and gemm.aligned:
             return _warp_specialized(gemm, target)
         return _tensor_op(gemm, target)
+    if target.product_dtype(gemm.dtype) == "tf32" and min(gemm.m, gemm.n) > 1:
+        return _tf32(gemm, target)
     return _simt(gemm, target)
 
 
@@ -165,6 +173,23 @@ def _tensor_op(gemm: Gemm, target: Target) -> GemmPlan:
     if gemm.k >= 4 * _DEEP_K and gemm.batch == 1:
         return _plan(gemm, target, "tensor_op", tile, splits=8, memsets=1)
     return _plan(gemm, target, "tensor_op", tile)
+
+
+def _tf32(gemm: Gemm, target: Target) -> GemmPlan:
+    """float32 in TF32: Hopper's kernels for much work, drawn from a counter as those of half precision are, and Ampere's,
+    split along k with a second kernel where tiles are few."""
+    tiles = gemm.tiles(64, 64)
+    if gemm.batch == 1 and (
+        (tiles <= target.sm_count // 8 and gemm.k >= _TF32_SPLIT_MIN_K)
+        or (
+            not gemm.fused_bias and tiles <= target.sm_count // 2 and gemm.k >= _TF32_SPLIT_K_PER_TILE * tiles
+        )
+    ):
+        splits = max(2, min(gemm.k // 64, target.sm_count // tiles))
+        return _plan(gemm, target, "tf32", (64, 64), splits=splits, kernels=2)
+    tile = (128, 128) if gemm.tiles(128, 128) >= target.sm_count // 2 else (64, 64)
+    drawn = gemm.tiles(*tile) > 2 * target.sm_count and gemm.k >= _TF32_DRAWN_MIN_K
+    return _plan(gemm, target, "tf32", tile, memsets=int(drawn))
 
 
 def _simt(gemm: Gemm, target: Target) -> GemmPlan:

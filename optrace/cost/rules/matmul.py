@@ -137,7 +137,7 @@ def euclidean_distances(node: OpNode, target: Target) -> Work:
         flops=product + 2 * (left.numel + right.numel) + left.numel + 2 * node.outputs[0].numel,
         matmul_flops=product,
         kind="matmul",
-        math_dtype=left.dtype,
+        math_dtype=target.product_dtype(left.dtype),
         scratch=tuple(side.numel // side.shape[-1] * width * side.itemsize for side in (left, right)),
     )
 
@@ -194,7 +194,7 @@ def _product(
         flops=flops + extra_flops,
         matmul_flops=flops,
         kind="matmul",
-        math_dtype=left.dtype,
+        math_dtype=target.product_dtype(left.dtype),
         rereads=_rereads(gemm, made, left, right, target),
         scratch=(
             *(tensor.numel * tensor.itemsize for tensor in copied),

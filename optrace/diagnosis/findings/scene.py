@@ -43,7 +43,7 @@ class Scene:
         self.spans = run.timeline.spans
         self.gpu = run.priced.pricing.gpu
         self.host = run.priced.pricing.host
-        self._target = run.priced.pricing.target(self.graph.info.torch)
+        self._target = run.priced.pricing.target(self.graph.info)
         self._model = DeviceModel(self.gpu, self._target)
         self._nodes: dict[int, OpNode] = {}
         self._lines: dict[int, Frame | None] = {}

@@ -127,7 +127,7 @@ def timed_launches(
 ) -> Iterator[TimedLaunch]:
     """What each call of ``graph`` launched by the model, with the time of its counterpart in ``launched``; nothing of
     calls where the two don't line up."""
-    target = pricing.target(graph.info.torch)
+    target = pricing.target(graph.info)
     for node, cost, real in zip(graph, price(graph, pricing).costs, launched, strict=True):
         modelled = [launch for launch in launches_of(node, cost.work, target) if launch is not MEMSET]
         touched = sum(launch.nbytes for launch in modelled)

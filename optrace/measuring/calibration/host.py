@@ -24,11 +24,14 @@ from optrace.measuring.calibration.host_calls import Call, Case, cases, training
 from optrace.measuring.steady import Timing, timed, undisturbed
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
+from optrace.tracing.gaps import Gaps
 
 #: Turns through all cases, and calls of each in a turn.
 _TURNS, _CALLS = 9, 100
 #: Calls of a case that are recorded, for the Python around them.
 _RECORDED = 20
+#: Training steps before what passes between their calls is timed, and timed ones.
+_WARM_STEPS, _STEPS = 3, 12
 #: No call passes the dispatcher in less.
 _LEAST_US = 0.05
 #: Tensors of a list: as many as ``_foreach_add_`` puts into one launch.
@@ -75,7 +78,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         session, target, Case("elementwise", "composed", special["composed"]), took["composed"]
     )
     composed = plain_python.us - plain_python.python_us - dispatch["elementwise"] - 2 * launch
-    python = _python_between(session, device, loop)
+    python, backward = _between_calls(session, device, loop)
     copied = dispatch["copy"] + launch
     return HostProfile(
         key=this_host_key(),
@@ -90,6 +93,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         class_us={kind: us for kind, us in dispatch.items() if kind not in ("view", "elementwise")},
         list_item_us=_rounded((took["list"] - took["one chunk"]) / (_LIST - 1)),
         composed_us=_rounded(composed),
+        backward_us=_rounded(backward),
         python_loop_us=round(loop, 3),
         source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
         measured=True,
@@ -175,20 +179,32 @@ def _dispatch(timed: Sequence[_Timed], launch_us: float) -> dict[HostClass, floa
     return {kind: _rounded(statistics.median(values)) for kind, values in found.items()}
 
 
-def _python_between(session: Session, device: str, loop_us: float) -> float:
-    """The mean of what passes before a call of a training step, outside the backward pass."""
+def _between_calls(session: Session, device: str, loop_us: float) -> tuple[float, float]:
+    """The mean of what passes before a call of a training step, outside of the backward pass and in it, in a run at the
+    host's best speed."""
     step = training_step(device)
-    for _ in range(3):
+    runs: list[Gaps] = []
+
+    def run() -> tuple[float, ...]:
+        torch.cuda.synchronize()
+        runs.append(session.time_gaps(step))
+        return (len(runs) - 1,)
+
+    for _ in range(_WARM_STEPS):
         step()
-    gaps = session.time_gaps(step)
+    steady = undisturbed([timed(run) for _ in range(_STEPS)])
     torch.cuda.synchronize()
     session.forget()
     with session.recording():
         step()
     torch.cuda.synchronize()
     graph = session.graph
-    between = [us for call, us in enumerate(gaps.before_us) if graph.phase(call) != "backward"]
-    return statistics.fmean(between) * loop_us / reference_loop_us()
+    python: list[float] = []
+    backward: list[float] = []
+    for timing in steady:
+        for call, us in enumerate(runs[int(timing.us[0])].before_us):
+            (backward if graph.phase(call) == "backward" else python).append(us * loop_us / timing.loop_us)
+    return statistics.fmean(python), statistics.fmean(backward)
 
 
 def _queue_depth(device: str, most: int = 8192) -> int:

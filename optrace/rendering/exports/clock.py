@@ -41,7 +41,7 @@ class Clock:
 
 def predicted(report: Report) -> Clock:
     """As the queue replays the run. A call's Python belongs to the time before it."""
-    target = report.pricing.target(report.graph.info.torch)
+    target = report.pricing.target(report.graph.info)
     names: dict[int, list[tuple[LaunchKind, str]]] = {}
     bars: list[Bar] = []
     for launch in launches(report.priced):

@@ -50,7 +50,7 @@ def fused_terms(report: Report, cures: Cures) -> list[DeviceTerms]:
 
 
 def _model(priced: PricedGraph) -> TermsModel:
-    return TermsModel(priced.pricing.gpu, priced.pricing.target(priced.graph.info.torch))
+    return TermsModel(priced.pricing.gpu, priced.pricing.target(priced.graph.info))
 
 
 def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
@@ -87,6 +87,10 @@ def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
     }
 
 
+#: How the page says it.
+_TF32 = {"tf32": "float32 (TF32)"}
+
+
 def _peaks(report: Report) -> list[dict[str, Any]]:
     """The roofs that the program's arithmetic runs under: FLOP/s by dtype and unit, lowest first."""
     gpu = report.pricing.gpu
@@ -96,16 +100,13 @@ def _peaks(report: Report) -> list[dict[str, Any]]:
             peak = peak_flops(cost.work, gpu)
             if peak:
                 unit = "matrix" if cost.work.kind in MATRIX_KINDS else "vector"
-                tf32 = (
-                    " (TF32)" if cost.work.kind == "convolution" and cost.work.math_dtype == "float32" else ""
-                )
                 name = (
                     "float64"
                     if "64" in cost.work.math_dtype and "float" in cost.work.math_dtype
                     else "float32"
                 )
-                dtype = cost.work.math_dtype if unit == "matrix" else name
-                found.setdefault(f"{dtype}{tf32} {unit}", peak)
+                dtype = name if unit == "vector" else _TF32.get(cost.work.math_dtype, cost.work.math_dtype)
+                found.setdefault(f"{dtype} {unit}", peak)
     return [{"name": name, "flopS": peak} for name, peak in sorted(found.items(), key=lambda item: item[1])]
 
 
