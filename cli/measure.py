@@ -251,7 +251,7 @@ class _Files:
 def _check_gpu(target: str) -> None:
     import torch
 
-    if target.endswith(".json"):
+    if target.endswith((".json", ".json.gz")):
         raise BadInput(f"optrace measure runs a program, and {target} is a recorded graph")
     if not torch.cuda.is_available():
         raise BadInput(

@@ -1,8 +1,10 @@
-"""A target as commands take it: a program to run under the recorder, or a recorded graph."""
+"""A target as commands take it: a program to run under the recorder, a recorded graph, or another tool's trace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,7 +14,19 @@ from .recording import choose_pricing, priced_for, record
 from .speaker import Speaker
 
 if TYPE_CHECKING:
+    from optrace.rendering import Validation
     from optrace.report import Report
+
+#: How a target's name ends that is no program.
+RECORDED = (".json", ".json.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A target's report, and what was measured of it where the target holds that."""
+
+    report: Report
+    measured: Validation | None = None
 
 
 def report_of(
@@ -23,22 +37,48 @@ def report_of(
     prices: dict[str, Any],
     say: Speaker,
 ) -> tuple[Report | None, int]:
+    """As ``priced_of``, without what was measured."""
+    found, code = priced_of(target, ctx, place, options, prices, say)
+    return None if found is None else found.report, code
+
+
+def priced_of(
+    target: str,
+    ctx: typer.Context,
+    place: dict[str, Any],
+    options: dict[str, Any],
+    prices: dict[str, Any],
+    say: Speaker,
+) -> tuple[Priced | None, int]:
     """The target's report and an exit code; no report where nothing was recorded.
 
     ``place`` are options of ``open_session``, ``options`` those of ``optrace.program.Options``, ``prices`` those of
     ``pricing``, None where not given.
     """
     given = {name: value for name, value in prices.items() if value is not None}
-    if target.endswith(".json"):
+    if target.endswith(RECORDED):
         _refuse_program_options(target, ctx, [*place, *options])
-        return _read(target, given, say), DONE
+        return _read_any(target, given, say), DONE
     chosen = choose_pricing(given, place["mode"], say)
     graph, code = record(target, options | {"args": ctx.obj or ()}, place, chosen, say)
     if not len(graph):
         return None, INTERRUPTED if code == INTERRUPTED else BAD_INPUT
     from optrace.report import report
 
-    return report(graph, chosen), code
+    return Priced(report(graph, chosen)), code
+
+
+def _read_any(target: str, prices: dict[str, Any], say: Speaker) -> Priced:
+    """A recorded graph, or the trace of another tool."""
+    try:
+        data = Path(target).read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read {target}: {error.strerror or error}") from None
+    from .imported import is_trace, read_imported
+
+    if target.endswith(".gz") or is_trace(data):
+        return Priced(*read_imported(target, data, prices, say))
+    return Priced(_read(target, prices, say))
 
 
 def _read(target: str, prices: dict[str, Any], say: Speaker) -> Report:

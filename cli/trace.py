@@ -36,7 +36,7 @@ from .options import (
     batch_sizes,
 )
 from .speaker import Speaker
-from .target import report_of
+from .target import priced_of, report_of
 from .verify import check_verify, verify_cures
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -58,7 +58,8 @@ def trace(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="model.py, model.py:name, package.module:name, or a graph.json to price and draw again",
+            help="model.py, model.py:name, package.module:name, a graph.json to price and draw again, or a trace of "
+            "torch.profiler or ExecutionTraceObserver (.json, .json.gz)",
             rich_help_panel="Arguments",
         ),
     ],
@@ -168,10 +169,15 @@ def trace(
         "launch_us": launch_us,
         "bandwidth_tb_s": bandwidth_tb,
     }
-    report, code = report_of(target, ctx, place, options, prices, say)
-    if report is None:
+    found, code = priced_of(target, ctx, place, options, prices, say)
+    if found is None:
         return code
+    report = found.report
     say.report(report, top, findings=findings)
+    if found.measured is not None:
+        from .imported import show_measured
+
+        show_measured(report, found.measured, top, say)
     batches = {sizes[0]: report} if sizes else {}
     for size in sizes[1:]:
         other, code = report_of(target, ctx, place, options | {"batch": size}, prices, say)
@@ -191,6 +197,7 @@ def trace(
                 batches=batches,
                 expand=expand or (),
                 unfold=unfold,
+                measured=found.measured,
             )
         say.line(f"wrote {file}")
         for note in notes:

@@ -27,7 +27,7 @@ def check_verify(target: str, record: Path | None) -> None:
     from optrace.measuring.record import RecordError
     from optrace.rendering.files import cannot_write
 
-    if target.endswith(".json"):
+    if target.endswith((".json", ".json.gz")):
         raise BadInput(f"--verify runs the program, and {target} is a recorded graph")
     if not torch.cuda.is_available():
         raise BadInput("--verify measures the cures on a CUDA GPU, and this machine has none: leave it out")

@@ -73,7 +73,7 @@ def render_graph(report: Report, options: DrawOptions) -> Rendered:
         "label": graph.info.program or GRAPH,
         "graphs": [{"id": GRAPH, "nodes": nodes, "groupNodeAttributes": {"": whole}}],
     }
-    return Rendered(msgspec.json.encode([document]) + b"\n")
+    return Rendered(msgspec.json.encode(document) + b"\n")
 
 
 def render_node_data(report: Report, options: DrawOptions) -> Rendered:

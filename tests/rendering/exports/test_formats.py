@@ -166,7 +166,7 @@ def test_measured_times_stand_beside_the_predicted_ones(toy: HandGraph, tmp_path
 
 def test_model_explorer_has_modules_as_layers_and_bounds_as_colours(toy: HandGraph) -> None:
     report = toy.report()
-    [collection] = json.loads(render_bytes(report, "explorer.json"))
+    collection = json.loads(render_bytes(report, "explorer.json"))
     [graph] = collection["graphs"]
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert len(nodes) == len(report.graph)

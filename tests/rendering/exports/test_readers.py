@@ -83,7 +83,7 @@ def test_the_graph_in_model_explorer(toy: HandGraph, tmp_path: Path) -> None:
     render(report, tmp_path / "toy.explorer.json")
     render(report, tmp_path / "toy.nodedata.json")
     strict = dacite.Config(strict=True)
-    [collection] = json.loads((tmp_path / "toy.explorer.json").read_text())
+    collection = json.loads((tmp_path / "toy.explorer.json").read_text())
     read = dacite.from_dict(builder.GraphCollection, collection, strict)
     nodes = {node.id: node for node in read.graphs[0].nodes}
     assert len(nodes) == len(report.graph)

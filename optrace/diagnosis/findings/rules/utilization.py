@@ -33,6 +33,8 @@ def low_utilization(scene: Scene) -> Iterator[Hit]:
     cause = max(causes, key=lambda name: sum(causes[name].values()))
     calls = causes[cause]
     ranked = sorted((call for call in calls if calls[call] > 0), key=lambda call: -calls[call])
+    if not ranked:
+        return  # arithmetic, but none of it on the device
     lead = ranked[0]
     share = sum(calls.values()) / wall
     yield Hit(

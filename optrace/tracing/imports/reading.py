@@ -1,0 +1,131 @@
+"""A trace's bytes to a graph and the times that were measured with it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from optrace.graph import OpGraph
+from optrace.graph.measured import MeasuredLaunch, MeasuredRun
+from optrace.tracing.imports.building import build
+from optrace.tracing.imports.execution import read_execution
+from optrace.tracing.imports.kineto import read_kineto
+from optrace.tracing.imports.seen import SeenRun
+
+_GZIP = b"\x1f\x8b"
+
+
+class TraceFileError(ValueError):
+    """The data is no trace that can be read. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """``kind`` says what wrote the trace; ``gpu`` is the GPU's name, empty where it is not known; ``measured`` is None
+    where the trace holds no times of a GPU."""
+
+    graph: OpGraph
+    kind: str
+    gpu: str = ""
+    measured: MeasuredRun | None = None
+
+
+class _Head(msgspec.Struct):
+    """The fields by which a trace is told from other JSON."""
+
+    traceEvents: msgspec.Raw = msgspec.Raw(b"")
+    nodes: msgspec.Raw = msgspec.Raw(b"")
+    schema: msgspec.Raw = msgspec.Raw(b"")
+    format: msgspec.Raw = msgspec.Raw(b"")
+
+
+def is_foreign(data: bytes) -> bool:
+    """Whether this is a trace of another tool, by its outer fields. Nothing else is checked."""
+    head = _head(data)
+    return head is not None and not head.format and bool(head.traceEvents or (head.nodes and head.schema))
+
+
+def read_trace(data: bytes, program: str = "") -> Imported:
+    """The calls of a profiler's or an execution trace (JSON, also gzipped), with the times it holds.
+
+    ``program`` is what the graph is called. Raises ``TraceFileError`` on anything else.
+    """
+    head = _head(data)
+    if head is None:
+        raise TraceFileError("not a JSON object")
+    try:
+        document = msgspec.json.decode(_unpacked(data))
+        if head.traceEvents:
+            run = read_kineto(document)
+        elif head.nodes and head.schema:
+            run = read_execution(document)
+        else:
+            raise TraceFileError(
+                'neither a profiler\'s trace ("traceEvents") nor an execution trace ("schema" and "nodes")'
+            )
+    except TraceFileError:
+        raise
+    except ValueError as error:
+        raise TraceFileError(str(error)) from None
+    except (LookupError, TypeError, AttributeError) as error:
+        raise TraceFileError(f"inconsistent: {error!r}") from None
+    named = run.device if run.device != "a GPU" else ""
+    return Imported(build(run, program), run.kind, named, _measured(run))
+
+
+def _unpacked(data: bytes) -> bytes:
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceFileError(f"not a whole gzip file ({error})") from None
+
+
+def _head(data: bytes) -> _Head | None:
+    try:
+        return msgspec.json.decode(_unpacked(data), type=_Head)
+    except (msgspec.MsgspecError, TraceFileError, UnicodeDecodeError):
+        return None
+
+
+def _measured(run: SeenRun) -> MeasuredRun | None:
+    """Times from the start of the first call."""
+    launches = [launch for call in run.calls for launch in call.launches]
+    if not run.timed or not launches:
+        return None
+    starts = [call.host_us[0] for call in run.calls if call.host_us is not None]
+    zero = min([*starts, *(launch.start_us for launch in launches)])
+    ends = [call.host_us[1] for call in run.calls if call.host_us is not None]
+    wall = max([*ends, *(launch.end_us for launch in [*launches, *run.unplaced])]) - zero
+    return MeasuredRun(
+        device=run.device,
+        launches=_launches(run, zero),
+        host_us=[
+            None if call.host_us is None else (call.host_us[0] - zero, call.host_us[1] - zero)
+            for call in run.calls
+        ],
+        wall_us=wall,
+        unplaced_us=sum(launch.end_us - launch.start_us for launch in run.unplaced),
+    )
+
+
+def _launches(run: SeenRun, zero: float) -> Sequence[MeasuredLaunch]:
+    found = [
+        MeasuredLaunch(
+            number,
+            launch.kind,
+            launch.name,
+            launch.stream,
+            launch.start_us - zero,
+            launch.end_us - zero,
+            None if launch.issued_us is None else launch.issued_us - zero,
+        )
+        for number, call in enumerate(run.calls)
+        for launch in call.launches
+    ]
+    return sorted(found, key=lambda launch: launch.start_us)
