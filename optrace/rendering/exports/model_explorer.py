@@ -83,7 +83,7 @@ def render_node_data(report: Report, options: DrawOptions) -> Rendered:
         name, values = f"measured device time on {view.device} (us)", list(view.call_us)
     else:
         name, values = "predicted wall clock (us)", [span.wall_us for span in report.timeline.spans]
-    results = {str(call): {"value": value} for call, value in enumerate(values)}
+    results = {str(call): {"value": round(value, 3)} for call, value in enumerate(values)}
     document = {GRAPH: {"name": name, "results": results, "gradient": _GRADIENT}}
     return Rendered(msgspec.json.encode(document) + b"\n")
 

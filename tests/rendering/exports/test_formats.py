@@ -176,5 +176,5 @@ def test_model_explorer_has_modules_as_layers_and_bounds_as_colours(toy: HandGra
     assert {edge["targetNodeInputId"] for edge in nodes["3"]["incomingEdges"]} == {"0", "1"}
     results = json.loads(render_bytes(report, "nodedata.json"))[GRAPH]["results"]
     assert sum(result["value"] for result in results.values()) == pytest.approx(
-        report.timeline.wall_us - report.timeline.host_tail_us
+        report.timeline.wall_us - report.timeline.host_tail_us, abs=0.01
     )
