@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -318,7 +318,9 @@ def _measure(asked: _Asked, given: dict[str, Any], files: _Files, top: int, say:
     counted = _count(asked, say) if files.counters is not None else None
     if counted is not None and (remark := remark_on_counters(measured, counted)):
         remarks.append(remark)
-    report = price(measured.graph, prices)
+    # The host as fast as it was while it was timed.
+    loop_us = measured.row["python_loop_us"]
+    report = price(measured.graph, replace(prices, host=prices.host.at_speed(loop_us)))
     machine = machine_line()
     if files.save is not None:
         _write_lines(files.save, [machine, measured.row])

@@ -292,6 +292,13 @@ def test_torch_s_switches_choose_between_float32_and_tf32():
     )
 
 
+def test_numbers_are_stacked_by_one_kernel():
+    make = Maker()
+    node = make("aten.stack.default", (T(), T(), T()), 0, out=T(3))
+    (launch,) = launches_of(node, work_of(node, TARGET), TARGET)
+    assert launch.nbytes == 3 * 4 + 3 * 4
+
+
 def test_no_launch_takes_no_time_and_unknown_launches_have_none():
     make = Maker()
     model = DeviceModel(find_gpu("h200"), TARGET)

@@ -162,7 +162,7 @@ def concatenates(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
         kind = "cat_strided"
     else:
         dim = node.arg("dim", 0)
-        rank = len(tensors[0].shape) if tensors else 1
+        rank = max(1, len(tensors[0].shape)) if tensors else 1  # numbers are stacked, too
         dim = dim % rank if isinstance(dim, int) else 0
         inner = [math.prod(tensor.shape[dim:]) * tensor.itemsize for tensor in tensors]
         kind = "cat_vectorized" if all(n % 16 == 0 for n in inner) else "cat"

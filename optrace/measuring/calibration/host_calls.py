@@ -30,6 +30,9 @@ def cases(device: str) -> list[Case]:
     half = x.to(torch.bfloat16)
     rows = torch.randint(0, 32, (16,), device=device)
     image, kernel = torch.randn(2, 8, 16, 16, device=device), torch.randn(8, 8, 3, 3, device=device)
+    # Enough work for cuDNN to copy between layouts.
+    deep, deep_kernel = torch.randn(4, 64, 28, 28, device=device), torch.randn(64, 64, 3, 3, device=device)
+    deep_point = torch.randn(128, 64, 1, 1, device=device)
     mean, scale = torch.zeros(8, device=device), torch.ones(8, device=device)
     heads = torch.randn(2, 4, 32, 64, device=device, dtype=torch.bfloat16)
     table: Mapping[HostClass, Sequence[tuple[str, Call]]] = {
@@ -90,6 +93,9 @@ def cases(device: str) -> list[Case]:
         "convolution": (
             ("conv2d", lambda: torch.conv2d(image, kernel, None, 1, 1)),
             ("pointwise", lambda: torch.conv2d(image, point)),
+            ("relaid", lambda: torch.conv2d(deep, deep_kernel, None, 1, 1)),
+            ("relaid_pointwise", lambda: torch.conv2d(deep, deep_point)),
+            ("strided", lambda: torch.conv2d(deep, deep_kernel, None, 2, 1)),
         ),
         "convolution_backward": (
             (
