@@ -5,6 +5,7 @@ import { scaleLog } from "d3-scale";
 import { bottomAxis, leftAxis } from "../axes";
 import { CanvasView, font, hideTip, showTip } from "../canvas";
 import { mainPeak, sumOf } from "../costs";
+import type { Pricing } from "../data";
 import { announce, el } from "../dom";
 import type { Store } from "../store";
 import type { Theme } from "../theme";
@@ -20,7 +21,7 @@ interface Dot {
   calls: number[];
 }
 
-const AREA = { left: 74, top: 30, right: 16, bottom: 26 };
+const AREA = { left: 78, top: 30, right: 16, bottom: 26 };
 
 export class RooflineView extends CanvasView {
   private dots: Dot[] = [];
@@ -65,7 +66,7 @@ export class RooflineView extends CanvasView {
     return {
       hbm: knobs.bandwidthTbS * 1e12,
       l2: pricing.l2BandwidthTbS * 1e12,
-      peaks: pricing.peaks.map((peak) => ({ name: peak.name, flopS: peak.flopS * factor })),
+      peaks: levels(pricing.peaks).map(({ name, flopS }) => ({ name, flopS: flopS * factor })),
     };
   }
 
@@ -165,7 +166,10 @@ export class RooflineView extends CanvasView {
       taken = [...taken, dot];
       const names = new Set(dot.calls.map((call) => ops[op[call]].label));
       const more = names.size > 1 ? ` +${names.size - 1}` : "";
-      context.fillText(`${[...names][0]}${more}`, dot.x, dot.y - (dot.radius > 16 ? 0 : dot.radius + 9));
+      const label = `${[...names][0]}${more}`;
+      const half = context.measureText(label).width / 2;
+      const at = Math.min(Math.max(dot.x, area.left + half + 2), area.right - half - 2);
+      context.fillText(label, at, dot.y - (dot.radius > 16 ? 0 : dot.radius + 9));
     }
     context.restore();
     if (!this.dots.length) {
@@ -277,6 +281,13 @@ export class RooflineView extends CanvasView {
     } else return;
     event.preventDefault();
   }
+}
+
+/** Peaks of one rate are one roof, with all their names. */
+function levels(peaks: Pricing["peaks"]): Pricing["peaks"] {
+  const byRate = new Map<number, string[]>();
+  for (const { name, flopS } of peaks) byRate.set(flopS, [...(byRate.get(flopS) ?? []), name]);
+  return [...byRate].map(([flopS, names]) => ({ name: names.join(", "), flopS }));
 }
 
 /** Outlines by bound: colours alone do not tell circles apart in print. */
