@@ -292,6 +292,28 @@ def test_torch_s_switches_choose_between_float32_and_tf32():
     )
 
 
+@pytest.mark.parametrize(
+    ("window", "stride", "padding", "dilation", "kind", "depth"),
+    [
+        (3, 1, 1, 1, "conv_transposed_3d", 27 * 64),
+        (3, 1, 0, 1, "conv_full_3d", 27 * 64),
+        (5, 1, 0, 1, "conv_full_3d_deep", 125 * 64),  # 125 x 48 channels, filled up to 64
+        (3, 2, 1, 1, "conv_transposed_3d_strided", 27 * 64 // 8),  # an eighth of the taps meets a pixel
+        (5, 1, 0, 2, "conv_full_3d_deep", 125 * 64 * 8),  # dilated and gathered: eight times as slow
+        (3, 1, 0, 2, "conv_full_3d", 27 * 64),
+    ],
+)
+def test_gradients_of_volumes_by_what_cudnn_makes_of_them(window, stride, padding, dilation, kind, depth):
+    make = Maker()
+    side = (16 - 1) * stride - 2 * padding + dilation * (window - 1) + 1
+    node = make(
+        "aten.convolution.default", T(2, 48, 16, 16, 16), T(48, 24, window, window, window), None, (stride,) * 3,
+        (padding,) * 3, (dilation,) * 3, True, (0, 0, 0), 1, out=T(2, 24, side, side, side),
+    )  # fmt: skip
+    (main,) = (x for x in launches_of(node, work_of(node, TARGET), TARGET) if isinstance(x, Product))
+    assert (main.kind, main.dtype, main.m, main.n, main.k) == (kind, "tf32", 2 * side**3, 24, depth)
+
+
 def test_numbers_are_stacked_by_one_kernel():
     make = Maker()
     node = make("aten.stack.default", (T(), T(), T()), 0, out=T(3))

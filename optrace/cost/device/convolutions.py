@@ -25,6 +25,10 @@ from optrace.cost.rules.tensor_iterator import kernels_over
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
+#: Windows up to this wide are loaded as boxes of pixels; wider ones are gathered, and more slowly where they are dilated.
+DIRECT_WINDOW, DILATED_SLOWER = 3, 8
+#: Taps x channels from which another tile is taken for them.
+DEEP_FULL = 4000
 #: Channels up to which cuDNN has kernels that gather an image's pixels one by one.
 FEW_CHANNELS = 8
 
@@ -53,8 +57,9 @@ def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
     return "conv"
 
 
-def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str) -> Product:
-    """``dtype``: what it is computed in."""
+def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str, result: TensorMeta) -> Product:
+    """``dtype``: what it is computed in; ``result``: what the pass makes."""
+    rows = convolution.pixels
     images = convolution.pixels / max(1, convolution.plane)
     if family == "conv_pointwise" and convolution.is_half:
         family = "warp_specialized"  # cuBLAS's kernels
@@ -76,10 +81,28 @@ def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str) -> Prod
     if convolution.is_half and family in ("conv", "conv_transposed"):
         family += "_half"
     elif family == "conv_transposed" and len(convolution.window) == 3:
-        family += "_3d"
+        family, depth = _volume_gradient(convolution, depth)
+        rows = result.numel // max(1, result.shape[1])
     if family == "conv_direct":
         dtype = convolution.dtype
-    return Product(family, dtype, convolution.pixels, convolution.outputs, depth, convolution.groups, nbytes)
+    return Product(family, dtype, rows, convolution.outputs, depth, convolution.groups, nbytes)
+
+
+def _volume_gradient(convolution: ConvPass, depth: int) -> tuple[str, int]:
+    """The kind of kernel for a data gradient in three dimensions, and the depth that it walks. Read off kernel names and
+    times of 182 such products one by one: strided ones are taken apart by what the strides leave out; of a convolution
+    without padding (the "full" one) cuDNN takes tiles that are too large, and slow; windows wider than three gather their
+    pixels by an index, dilated ones an order slower."""
+    gathered = convolution.strided or max(convolution.window) > DIRECT_WINDOW
+    if convolution.dilated and gathered:
+        depth *= DILATED_SLOWER
+    if convolution.strided:
+        return "conv_transposed_3d_strided", math.ceil(depth / convolution.skipped)
+    if not convolution.unpadded:
+        return "conv_transposed_3d", depth
+    if not gathered:
+        return "conv_full_3d", depth
+    return "conv_full_3d_deep" if convolution.depth >= DEEP_FULL else "conv_full_3d_wide", depth
 
 
 def _padded(convolution: ConvPass, family: str) -> int:
@@ -129,7 +152,7 @@ def _pass(
         *before,
         *[SMALL] * spare,
         *[MEMSET] * made.memsets,
-        _main(convolution, family, nbytes, target.convolution_dtype(convolution.dtype)),
+        _main(convolution, family, nbytes, target.convolution_dtype(convolution.dtype), result),
         *after,
     ]
 

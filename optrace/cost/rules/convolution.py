@@ -158,6 +158,13 @@ def _forward(node: OpNode, data: TensorMeta, weight: TensorMeta, result: TensorM
         overlaps=any(stride < size for stride, size in zip(strides, weight.shape[2:], strict=True)),
         reach=max(1 + step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)),
         transposed=transposed,
+        skipped=math.prod(strides),
+        dilated=any(step > 1 for step in dilations),
+        unpadded=all(
+            not step
+            for step, size in zip(_steps(node, "padding", len(strides)), weight.shape[2:], strict=True)
+            if size > 1
+        ),
     )
 
 
@@ -177,6 +184,9 @@ def _backward(forward: ConvPass, data: TensorMeta) -> ConvPass:
         overlaps=forward.overlaps,
         reach=forward.reach,
         transposed=not forward.transposed,
+        skipped=forward.skipped,
+        dilated=forward.dilated,
+        unpadded=forward.unpadded,
     )
 
 

@@ -48,6 +48,7 @@ class ConvPass:
     ``pixels`` are positions over the batch; ``plane`` the positions of one image. ``overlaps``: neighbouring
     windows share pixels. ``strided``: some positions are skipped. ``reach``: pixels that a window spans,
     dilation included. ``channels_last``: tensors lie so already. ``transposed``: the data gradient's product (also the forward pass of a transposed convolution).
+    ``skipped``: the product of the strides. ``dilated``: taps lie apart. ``unpadded``: windows stay inside the image.
     """
 
     pixels: int
@@ -62,6 +63,9 @@ class ConvPass:
     overlaps: bool
     reach: int
     transposed: bool = False
+    skipped: int = 1
+    dilated: bool = False
+    unpadded: bool = False
 
     @property
     def taps(self) -> int:
