@@ -155,7 +155,7 @@ def test_a_layer_norm_is_a_block_a_row():
 def test_a_convolution_copies_its_layouts_around_the_product():
     node = Maker()("aten.convolution.default", T(8, 256, 28, 28), T(512, 256, 3, 3), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, out=T(8, 512, 28, 28))  # fmt: skip
     found = [launch for launch in listed(node) if launch.kind != "memset"]
-    assert [launch.kind for launch in found] == ["layout", "layout", "conv", "layout"]
+    assert [launch.kind for launch in found] == ["layout", "layout", "conv", "layout_back"]
     product = found[2]
     assert (product.m, product.n, product.k) == (8 * 28 * 28, 512, 9 * 256)
     # Tiles of 32 channels by 32 pixels: 8 images, 8 x 25 tiles.

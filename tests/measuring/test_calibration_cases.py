@@ -54,7 +54,7 @@ def made_up(graph, prices, target):
                 Launch(
                     "memset" if launch is MEMSET else "kernel",
                     "nchwToNhwc"
-                    if launch.kind == "layout"
+                    if launch.kind.startswith("layout")
                     else f"gemm of {launch.kind}"
                     if isinstance(launch, Product)
                     else launch.kind,

@@ -33,12 +33,18 @@ DEEP_FULL = 4000
 FEW_CHANNELS = 8
 
 
-def _layout(tensor: TensorMeta) -> Kernel:
-    """cuDNN's copy to or from channels last: tiles of 32 channels by 32 pixels."""
+def _layout(tensor: TensorMeta, *, back: bool = False) -> Kernel:
+    """cuDNN's copy to channels last, or ``back``: tiles of 32 channels by 32 pixels. Back, rows of pixels that are no
+    multiple of 16 bytes start in the middle of a sector."""
     batch, channels = tensor.shape[:2]
     plane = math.prod(tensor.shape[2:])
     tiles = batch * math.ceil(channels / 32) * math.ceil(plane / 32)
-    return Kernel("layout", 2.0 * tensor.nbytes, tiles, 1)
+    kind = "layout_back" if back else "layout"
+    if tensor.itemsize < 4:
+        kind += "_half"
+    elif back and plane * tensor.itemsize % 16:
+        kind += "_odd"
+    return Kernel(kind, 2.0 * tensor.nbytes, tiles, 1)
 
 
 def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
@@ -143,7 +149,7 @@ def _pass(
     if convolution.transposed:
         sources.reverse()
     before = [_layout(tensor) for tensor, copied in sources if copied]
-    after = [_layout(result)] if made.copies_result else []
+    after = [_layout(result, back=True)] if made.copies_result else []
     apart = _by_group(convolution, made, nbytes)
     if apart is not None:
         return [*[MEMSET] * made.memsets, *apart]
@@ -212,7 +218,7 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
             made = plan_weight_gradient(forward, target)
             nbytes = float(gradient.nbytes + data.nbytes + weight.nbytes)
             copies = [_layout(t) for t, c in ((data, made.copies_data), (gradient, made.copies_weights)) if c]
-            after = [_layout(weight)] if made.copies_result else []
+            after = [_layout(weight, back=True)] if made.copies_result else []
             main = Product(
                 "conv_weights",
                 target.convolution_dtype(data.dtype),

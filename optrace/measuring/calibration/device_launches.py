@@ -152,7 +152,7 @@ def _lined_up(
     """By their order; of a convolution, whose small kernels come and go with its algorithm, part by part."""
     parts: Sequence[tuple[Sequence[Modelled], Sequence[Launch]]]
     if "convolution" in node.op:
-        layouts = [launch for launch in modelled if launch.kind == "layout"]
+        layouts = [launch for launch in modelled if launch.kind.startswith("layout")]
         mains = [launch for launch in modelled if launch.kind.startswith(("conv", "depthwise", "warp"))]
         parts = (
             (layouts, [launch for launch in real if _LAYOUT.search(launch.name)]),
