@@ -128,6 +128,12 @@ def read_budget(path: Path) -> Budget:
     return _Reader(path).budget(document)
 
 
+def limits_of(table: Mapping[str, Any], name: str) -> tuple[Limit, ...]:
+    """The limits of a table as it would stand in a budget file. ``name`` says in errors where it comes from. Raises
+    ``BudgetError``."""
+    return _Reader(Path(name)).budget(table).limits
+
+
 class _Reader:
     """Reads a budget; every error names the file, the key, the value and the choices."""
 

@@ -13,8 +13,8 @@ LaunchKind = Literal["kernel", "memcpy", "memset"]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLaunch:
-    """One launch of call ``call``, in microseconds from the start of the run; ``issued_us`` is when the host handed it
-    over, None where that was not seen."""
+    """One launch of call ``call``, in microseconds from the start of the run; ``issued_us`` is when the host began
+    to hand it over, None where that was not seen."""
 
     call: int
     kind: LaunchKind

@@ -177,7 +177,19 @@ def _inferred(
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
         return None
     found = returned if isinstance(returned, tuple | list) else [returned]
+    if facts_of(op).packet == "aten.convolution":
+        found = [_as_cudnn_lays(tensor, metas) for tensor in found]
     return [_made(tensor, metas, inputs) for tensor in found if isinstance(tensor, torch.Tensor)]
+
+
+def _as_cudnn_lays(tensor: torch.Tensor, metas: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Channels last where input or weight are, which torch's own shape function says of CUDA tensors only."""
+    if tensor.dim() == 4 and any(
+        meta.dim() == 4 and not meta.is_contiguous() and meta.is_contiguous(memory_format=torch.channels_last)
+        for meta in metas[:2]
+    ):
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
 
 
 def _made(tensor: torch.Tensor, metas: Sequence[torch.Tensor], inputs: Sequence[SeenTensor]) -> _Made:

@@ -55,7 +55,11 @@ class Identities:
             if tensor.storage is not None:
                 number = self._by_number(tensor, outside=True)
             else:
-                number = self._by_layout(tensor, taken, writes and phase == "optimizer", phase, device)
+                # Beside another tensor, one that is read may be a number, which is on the CPU.
+                anywhere = device != "cpu" and not writes and len(tensors) > 1
+                number = self._by_layout(
+                    tensor, taken, writes and phase == "optimizer", phase, device, anywhere
+                )
             taken.add(number)
             found.append(number)
             self._use(number, call)
@@ -98,15 +102,25 @@ class Identities:
         return number
 
     def _by_layout(
-        self, tensor: SeenTensor, taken: set[int], prefer_outside: bool, phase: Phase, device: str
+        self,
+        tensor: SeenTensor,
+        taken: set[int],
+        prefer_outside: bool,
+        phase: Phase,
+        device: str,
+        anywhere: bool,
     ) -> int:
         self.guesses += 1
         held = self._held[tensor.shape, tensor.stride]
         recent = [
             one
             for one in held[-_WINDOW:][::-1]
-            if one.number not in taken and (not tensor.dtype or one.dtype == tensor.dtype)
+            if one.number not in taken
+            and (not tensor.dtype or one.dtype == tensor.dtype)
+            and (anywhere or self._graph.tensor(one.number).device == device)
         ]
+        if not tensor.dtype:  # lists are written without: most often of parameters, kept in float32
+            recent = [one for one in recent if one.dtype == "float32"] or recent
         wishes = [
             [one for one in recent if one.made and one.read is None],
             [one for one in recent if not one.made and one.read != phase],
@@ -117,7 +131,7 @@ class Identities:
         chosen = next((wish[0] for wish in wishes if wish), None)
         if chosen is None:
             known = tensor if tensor.dtype else SeenTensor(tensor.shape, tensor.stride, "float32")
-            number = self._add(known, None, "cpu" if _is_number(known) else device)
+            number = self._add(known, None, "cpu" if anywhere and _is_number(known) else device)
             self._outside.add(self._graph.tensor_storage(number))
             chosen = _Held(number, known.dtype, made=False)
             held.append(chosen)

@@ -231,7 +231,7 @@ def _place_launches(
         if driver.get("cat") in ("cuda_runtime", "cuda_driver"):
             correlation = (driver.get("args") or {}).get("correlation")
             if correlation is not None:
-                issued[correlation] = float(driver["ts"]) + float(driver.get("dur", 0.0))
+                issued[correlation] = float(driver["ts"])
     streams: dict[object, int] = {}
     unplaced: list[SeenLaunch] = []
     found = [event for event in events if event.get("cat") in _DEVICE and event.get("ph") == "X"]
