@@ -46,6 +46,24 @@ export interface Structure {
   output: Numbers;
   argument: Numbers;
   edges: { src: Numbers; dst: Numbers; kind: Numbers; bytes: Numbers };
+  /** The folded run: a row an item, each before those inside it. */
+  tree: {
+    /** The call that each call is drawn with, or -1. */
+    joins: Numbers;
+    kinds: string[];
+    texts: string[];
+    kind: Numbers;
+    name: Numbers;
+    cls: Numbers;
+    differs: Numbers;
+    /** How many items are directly inside. */
+    inside: Numbers;
+    /** How often it is there in the item around it, and in all. */
+    count: Numbers;
+    copies: Numbers;
+    /** Of items that are calls, one after the other, copy by copy. */
+    calls: Numbers;
+  };
   storages: {
     /** What storages are for; the last is what libraries keep and calls allocate inside, which are none. */
     uses: string[];

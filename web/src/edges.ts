@@ -1,7 +1,7 @@
 // Dependences between the nodes inside an opened box, from those between calls.
 
 import type { Structure } from "./data";
-import { callsOf, type Item } from "./tree";
+import type { Item } from "./tree";
 
 export interface Edge {
   src: number;
@@ -16,14 +16,9 @@ export class Edges {
   private readonly starts: Uint32Array;
   private readonly byDst: Uint32Array;
   private readonly owner: Int32Array;
-  private readonly standsFor: Int32Array;
 
-  /** `shown[call]`: a call that is not stands with the call that made what it views. */
-  constructor(
-    private readonly structure: Structure,
-    shown: Uint8Array,
-  ) {
-    const { src, dst, kind } = structure.edges;
+  constructor(private readonly structure: Structure) {
+    const { dst } = structure.edges;
     this.starts = new Uint32Array(structure.calls + 1);
     for (const call of dst) this.starts[call + 1]++;
     for (let call = 0; call < structure.calls; call++) this.starts[call + 1] += this.starts[call];
@@ -31,19 +26,11 @@ export class Edges {
     this.byDst = new Uint32Array(dst.length);
     for (let edge = 0; edge < dst.length; edge++) this.byDst[next[dst[edge]]++] = edge;
     this.owner = new Int32Array(structure.calls).fill(-1);
-    this.standsFor = new Int32Array(structure.calls);
-    for (let call = 0; call < structure.calls; call++) {
-      this.standsFor[call] = shown[call] ? call : -1;
-      for (let n = this.starts[call]; n < this.starts[call + 1] && this.standsFor[call] < 0; n++) {
-        const edge = this.byDst[n];
-        if (kind[edge] === 0) this.standsFor[call] = this.standsFor[src[edge]];
-      }
-    }
   }
 
   /** The call that a call is drawn with, or -1. */
   drawnWith(call: number): number {
-    return this.standsFor[call];
+    return this.structure.tree.joins[call];
   }
 
   /** Calls whose results a call uses, and calls that use its own. */
@@ -67,13 +54,12 @@ export class Edges {
       for (const call of child.calls) this.owner[call] = n;
     });
     const found = new Map<number, Edge>();
-    // One instance speaks for all: between two of them flows what the parent shows.
-    const own = callsOf(item.first);
-    for (const call of own) {
+    // One copy speaks for all: between two of them flows what the parent shows.
+    for (const call of item.firstCalls) {
       const to = this.owner[call];
       for (let n = this.starts[call]; n < this.starts[call + 1]; n++) {
         const edge = this.byDst[n];
-        const maker = this.standsFor[src[edge]];
+        const maker = this.drawnWith(src[edge]);
         const from = maker < 0 ? -1 : this.owner[maker];
         if (from < 0 || from === to) continue;
         const key = from * children.length + to;

@@ -1,214 +1,89 @@
-// The module hierarchy as a tree that is opened level by level: phases, modules, ops. Repeated neighbours (twelve
-// equal layers, the body of a loop) are one node with a count; a level too long to read is cut into stretches.
-// Children are made when a node is opened, so a page of 20,000 calls costs what is looked at.
+// The folded run as a tree that is opened level by level: phases, modules, loops, stretches, calls. Equal parts (twelve
+// layers, the turns of a loop) are one item with a count. What is equal is found by optrace/graph/folding.
 
-import type { Numbers, Structure } from "./data";
+import type { Structure } from "./data";
 
-export type Kind = "phase" | "module" | "op" | "loop" | "range";
+export type Kind = "phase" | "module" | "call" | "loop" | "stretch";
 
-/** What was recorded: every instance stands for itself. */
-export interface Raw {
-  kind: Kind;
-  name: string;
-  cls: string;
-  call: number;
-  children: Raw[];
-  /** Equal numbers: the same ops on the same shapes in the same order. */
-  same: number;
-  calls?: Uint32Array;
-}
-
-/** More children than this are cut into stretches. */
-const READABLE = 72;
-/** Loops with longer bodies are not looked for. */
-const LONGEST_BODY = 64;
-
-/** A node that may be drawn. `instances` are equal: their costs are one node's. */
+/** A node that may be drawn. Its copies are equal: their costs are one node's. */
 export class Item {
   open = false;
-  private made: Item[] | null = null;
+  readonly children: Item[] = [];
   private all: Uint32Array | null = null;
 
   constructor(
-    readonly instances: Raw[],
-    /** How many neighbours of the parent it stands for. */
-    readonly count: number,
+    readonly kind: Kind,
     readonly name: string,
+    readonly cls: string,
+    /** What sets it apart from its equals beside it; empty where there are none. */
+    readonly differs: string,
+    /** How many neighbours inside the parent it stands for, and how many in all. */
+    readonly count: number,
+    readonly copies: number,
     readonly parent: Item | null,
-    private readonly tree: Tree,
+    /** Of a call, copy by copy. */
+    private readonly own: Uint32Array,
   ) {}
 
-  get first(): Raw {
-    return this.instances[0];
-  }
-
-  get kind(): Kind {
-    return this.first.kind;
-  }
-
   get canOpen(): boolean {
-    return this.kind !== "op";
+    return this.kind !== "call";
   }
 
   get depth(): number {
     return this.parent ? this.parent.depth + 1 : 0;
   }
 
-  /** Calls of all instances, in order. */
+  /** The call that stands for the others, of an item that is one. */
+  get lead(): number {
+    return this.own.length ? this.own[0] : -1;
+  }
+
+  /** Calls of all copies, in order. */
   get calls(): Uint32Array {
-    if (!this.all) {
-      const parts = this.instances.map(callsOf);
-      const all = new Uint32Array(parts.reduce((sum, part) => sum + part.length, 0));
-      let at = 0;
-      for (const part of parts) {
-        all.set(part, at);
-        at += part.length;
-      }
-      this.all = all.sort();
+    return (this.all ??= this.gathered(1));
+  }
+
+  /** Calls of the first copy, in order. */
+  get firstCalls(): Uint32Array {
+    return this.gathered(this.copies);
+  }
+
+  /** Calls of the first of so many parts. */
+  private gathered(parts: number): Uint32Array {
+    const found: Uint32Array[] = [];
+    const waiting: Item[] = [this];
+    for (let item = waiting.pop(); item; item = waiting.pop()) {
+      if (item.own.length) found.push(item.own.subarray(0, item.own.length / parts));
+      waiting.push(...item.children);
     }
-    return this.all;
+    const all = new Uint32Array(found.reduce((sum, part) => sum + part.length, 0));
+    let at = 0;
+    for (const part of found) {
+      all.set(part, at);
+      at += part.length;
+    }
+    return all.sort();
   }
-
-  get children(): Item[] {
-    return (this.made ??= this.kind === "op" ? [] : this.tree.childrenOf(this));
-  }
-}
-
-export function callsOf(raw: Raw): Uint32Array {
-  if (!raw.calls) {
-    const found: number[] = [];
-    const walk = (node: Raw): void => {
-      if (node.kind === "op") found.push(node.call);
-      for (const child of node.children) {
-        if (child.calls) for (const call of child.calls) found.push(call);
-        else walk(child);
-      }
-    };
-    walk(raw);
-    raw.calls = Uint32Array.from(found).sort();
-  }
-  return raw.calls;
 }
 
 export class Tree {
   readonly root: Item;
-  private readonly numbers = new Map<string, number>();
 
-  /** `shown[call]`: whether a call has a node (views are drawn with the call that they belong to). */
-  constructor(
-    private readonly structure: Structure,
-    shown: Uint8Array,
-    launches: Numbers,
-  ) {
-    const root = this.raw(shown, launches);
-    this.root = new Item([root], 1, root.name, null, this);
+  constructor({ tree }: Structure) {
+    let [row, call] = [0, 0];
+    const read = (parent: Item | null): Item => {
+      const kind = tree.kinds[tree.kind[row]] as Kind;
+      const copies = tree.copies[row];
+      const own = kind === "call" ? (tree.calls.subarray(call, (call += copies)) as Uint32Array) : new Uint32Array(0);
+      const [name, cls, differs] = [tree.name, tree.cls, tree.differs].map((column) => tree.texts[column[row]]);
+      const item = new Item(kind, name, cls, differs, tree.count[row], copies, parent, own);
+      const inside = tree.inside[row];
+      row++;
+      for (let n = 0; n < inside; n++) item.children.push(read(item));
+      return item;
+    };
+    this.root = read(null);
     this.openTop();
-  }
-
-  private raw(shown: Uint8Array, launches: Numbers): Raw {
-    const { structure } = this;
-    const paths = structure.modules.map((module) => module.path.split("."));
-    const classes = new Map(structure.modules.map((module) => [module.path, module.cls]));
-    const phases = new Map<number, Raw>();
-    const nodes = new Map<number, Raw>();
-    const byPath = new Map<string, Raw>();
-    for (let call = 0; call < structure.calls; call++) {
-      if (!shown[call]) continue;
-      const phase = structure.phase[call];
-      let top = phases.get(phase);
-      if (!top) phases.set(phase, (top = node("phase", structure.phases[phase], "")));
-      const module = structure.module[call];
-      const key = phase * (structure.modules.length + 1) + module + 1;
-      let parent = nodes.get(key);
-      if (!parent) {
-        parent = top;
-        let path = "";
-        for (const part of module < 0 ? [] : paths[module]) {
-          path = path ? `${path}.${part}` : part;
-          const full = `${phase} ${path}`;
-          let child = byPath.get(full);
-          if (!child) {
-            child = node("module", part, classes.get(path) ?? "");
-            byPath.set(full, child);
-            parent.children.push(child);
-          }
-          parent = child;
-        }
-        nodes.set(key, parent);
-      }
-      const op = structure.op[call];
-      const leaf = node("op", structure.ops[op].label, "");
-      leaf.call = call;
-      leaf.same = this.number(
-        `${op} ${structure.input[call]} ${structure.output[call]} ${structure.argument[call]} ${launches[call]}`,
-      );
-      parent.children.push(leaf);
-    }
-    const tops = [...phases.values()];
-    const root = tops.length === 1 ? tops[0] : node("phase", "all calls", "");
-    if (tops.length !== 1) root.children = tops;
-    this.numberModules(root);
-    return root;
-  }
-
-  private number(key: string): number {
-    let found = this.numbers.get(key);
-    if (found === undefined) this.numbers.set(key, (found = this.numbers.size));
-    return found;
-  }
-
-  private numberModules(raw: Raw): void {
-    for (const child of raw.children) if (child.kind !== "op") this.numberModules(child);
-    // Names of children count, the own one does not: block 3 is equal to block 4.
-    const inside = raw.children.map((child) => `${child.kind === "op" ? "" : child.name}:${child.same}`);
-    raw.same = this.number(`${raw.cls}(${inside.join(",")})`);
-  }
-
-  /** The nodes inside an item, repeats folded. */
-  childrenOf(item: Item): Item[] {
-    const rows = item.instances.map((raw) => raw.children);
-    const base = rows[0];
-    const runs = repeats(base);
-    if (runs.length > READABLE) return this.stretches(item, rows, runs);
-    return runs.map(({ start, body, count }) => {
-      if (body === 1) {
-        const instances = rows.flatMap((row) => row.slice(start, start + count));
-        return this.through(new Item(instances, count, runName(base, start, count), item, this));
-      }
-      const instances = rows.flatMap((row) =>
-        Array.from({ length: count }, (_, n) => this.group("loop", row.slice(start + n * body, start + (n + 1) * body))),
-      );
-      return new Item(instances, count, "repeated", item, this);
-    });
-  }
-
-  /** A list of modules has no class and costs nothing itself: it is named in front of what it holds. */
-  private through(item: Item): Item {
-    if (item.kind !== "module" || item.first.cls || item.count > 1 || item.children.length !== 1) return item;
-    const [only] = item.children;
-    if (only.kind !== "module") return item;
-    return new Item(only.instances, only.count, `${item.name}.${only.name}`, item.parent, this);
-  }
-
-  /** About as many stretches as calls in each. */
-  private stretches(item: Item, rows: Raw[][], runs: RepeatRun[]): Item[] {
-    const size = Math.max(24, Math.ceil(runs.length / 36));
-    const found: Item[] = [];
-    for (let first = 0; first < runs.length; first += size) {
-      const last = runs[Math.min(runs.length, first + size) - 1];
-      const from = runs[first].start;
-      const to = last.start + last.body * last.count;
-      const instances = rows.map((row) => this.group("range", row.slice(from, to)));
-      found.push(new Item(instances, 1, "", item, this));
-    }
-    return found;
-  }
-
-  private group(kind: Kind, children: Raw[]): Raw {
-    const group = node(kind, "", "");
-    group.children = children;
-    group.same = this.number(`${kind}(${children.map((child) => child.same).join(",")})`);
-    return group;
   }
 
   /** Open what would be a single box, so that the first picture says something. */
@@ -226,7 +101,7 @@ export class Tree {
     }
   }
 
-  /** The innermost item that holds a call, opened or not. */
+  /** From the whole run to the innermost item that holds a call, opened or not. */
   *path(call: number): Generator<Item> {
     let item: Item | undefined = this.root;
     while (item) {
@@ -234,10 +109,6 @@ export class Tree {
       item = item.children.find((child) => includes(child.calls, call));
     }
   }
-}
-
-function node(kind: Kind, name: string, cls: string): Raw {
-  return { kind, name, cls, call: -1, children: [], same: -1 };
 }
 
 export function includes(sorted: Uint32Array, value: number): boolean {
@@ -250,38 +121,4 @@ export function includes(sorted: Uint32Array, value: number): boolean {
     else high = middle - 1;
   }
   return false;
-}
-
-export interface RepeatRun {
-  start: number;
-  body: number;
-  count: number;
-}
-
-/** Stretches of neighbours that are the same body over and over; the longest from each place on. */
-export function repeats(row: Raw[]): RepeatRun[] {
-  const runs: RepeatRun[] = [];
-  let at = 0;
-  while (at < row.length) {
-    let best = { start: at, body: 1, count: 1 };
-    for (let body = 1; body <= LONGEST_BODY && at + 2 * body <= row.length; body++) {
-      if (row[at].same !== row[at + body].same) continue;
-      let length = body;
-      while (at + length < row.length && row[at + length].same === row[at + length - body].same) length++;
-      const count = Math.floor(length / body);
-      // Two equal ops in a row are easier read as two.
-      const enough = row[at].kind === "op" && body < 3 ? 4 : 2;
-      if (count >= enough && count * body > best.count * best.body) best = { start: at, body, count };
-    }
-    runs.push(best);
-    at += best.body * best.count;
-  }
-  return runs;
-}
-
-function runName(row: Raw[], start: number, count: number): string {
-  const first = row[start].name;
-  if (count === 1 || row[start].kind === "op") return first;
-  const last = row[start + count - 1].name;
-  return first === last ? first : `${first}\u2013${last}`;
 }

@@ -167,7 +167,7 @@ def fold(
 ) -> Item:
     """The whole run as one item, to be opened.
 
-    ``joins[call]`` is the call that ``call`` is drawn with (itself, where it is shown); without ``repeats`` every copy
+    ``joins[call]`` is the call that ``call`` is drawn with (itself, where it is shown; -1: it is left out); without ``repeats`` every copy
     is an item of its own; modules at the paths ``apart`` and those around them stand apart from their equals. Raises
     ``LookupError`` for a path that no module of the run has.
     """

@@ -66,7 +66,7 @@ def _inner_edges(graph: OpGraph, tree: Tree) -> dict[Node, list[tuple[int, int, 
     leaves, leaf_of = tree.leaves, tree.leaf_of
     for edge in graph.edges:
         src, dst = leaf_of[edge.src], leaf_of[edge.dst]
-        if src == dst:
+        if src == dst or src < 0 or dst < 0:
             continue
         node = leaves[dst].parent
         while node is not None and not node.first <= src < node.first + node.leaves:

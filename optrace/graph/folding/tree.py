@@ -46,7 +46,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Tree:
     """``leaves``: the nodes of calls in the order of the tree; ``leaf_of[call]`` the place of the node that a call is
-    part of."""
+    part of, or -1."""
 
     root: Node
     leaves: list[Node]
@@ -54,7 +54,7 @@ class Tree:
 
 
 def tree_of(graph: OpGraph, joins: Sequence[int]) -> Tree:
-    """``joins[call]`` is the call that a call stands with: itself, or for one that is not shown another."""
+    """``joins[call]`` is the call that a call stands with: itself, another, or -1 for one that is left out."""
     places = _Places(graph)
     modules = _modules_with_gradients(graph)
     for call in range(len(graph)):
@@ -67,7 +67,7 @@ def tree_of(graph: OpGraph, joins: Sequence[int]) -> Tree:
             root.add(top)
     leaves = _numbered(root)
     place_of = {leaf.call: number for number, leaf in enumerate(leaves)}
-    return Tree(root, leaves, [place_of[joins[call]] for call in range(len(graph))])
+    return Tree(root, leaves, [place_of.get(joins[call], -1) for call in range(len(graph))])
 
 
 def _modules_with_gradients(graph: OpGraph) -> list[int]:

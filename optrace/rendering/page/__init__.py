@@ -4,6 +4,7 @@
 |---|---|
 | `document` | a report as the page's data: a JSON header and columns of numbers |
 | `structure` | what was recorded: calls, places, texts, dependences, storages |
+| `tree` | the folded run, which the page opens level by level |
 | `prices` | what pricing says of each call, split so that the page can slide rates |
 | `alternatives` | the same program priced for other GPUs and L2 sizes |
 | `columns` | numbers packed for the browser |

@@ -11,6 +11,7 @@ from optrace.graph.nouns import PHASES
 from optrace.rendering import units
 from optrace.rendering.details import plain_arguments
 from optrace.rendering.page.columns import Packer, Texts
+from optrace.rendering.page.tree import tree
 from optrace.rendering.places import PHASE_NAMES
 from optrace.report import Report
 
@@ -35,6 +36,7 @@ def structure(report: Report, pack: Packer) -> dict[str, Any]:
         **_calls(graph, pack, lines),
         "lines": lines.rows,
         "edges": _edges(graph, pack),
+        "tree": tree(report, pack),
         "storages": _storages(report, pack),
         "sources": _sources({file for file, _, _ in lines.rows}),
     }

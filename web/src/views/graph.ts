@@ -104,13 +104,8 @@ export class GraphView extends CanvasView {
     const { run } = this.store;
     this.run = run;
     const { structure } = run;
-    const { launches, flags } = run.pricings[0].columns;
-    const shown = new Uint8Array(structure.calls);
-    for (let call = 0; call < structure.calls; call++) shown[call] = launches[call] || flags[call] ? 1 : 0;
-    // A program that launches nothing is still shown.
-    if (!shown.some((one) => one)) shown.fill(1);
-    this.edges = new Edges(structure, shown);
-    this.tree = new Tree(structure, shown, launches);
+    this.edges = new Edges(structure);
+    this.tree = new Tree(structure);
     this.made = new Float64Array(structure.calls);
     const { born, bytes } = structure.storages;
     for (let n = 0; n < born.length; n++) if (born[n] >= 0) this.made[born[n]] += bytes[n];
@@ -384,7 +379,7 @@ export class GraphView extends CanvasView {
     const used = context.measureText(title).width;
     context.fillStyle = look.quiet;
     context.font = font(11);
-    context.fillText(clipped(context, box.item.first.cls, box.width - wide - used - 48), x + 20 + used, y + HEAD / 2 + 1);
+    context.fillText(clipped(context, box.item.cls, box.width - wide - used - 48), x + 20 + used, y + HEAD / 2 + 1);
   }
 
   private share(sum: Sum): string {
@@ -448,9 +443,9 @@ export class GraphView extends CanvasView {
 
   private subtitle(item: Item): string {
     const { structure } = this.store.run;
-    if (item.kind === "op") return structure.outputs[structure.output[item.first.call]] || structure.inputs[structure.input[item.first.call]];
+    if (item.kind === "call") return structure.outputs[structure.output[item.lead]] || structure.inputs[structure.input[item.lead]];
     const sum = this.sum(item);
-    const cls = item.first.cls && item.first.cls !== item.name ? `${item.first.cls}, ` : "";
+    const cls = item.cls && item.cls !== item.name ? `${item.cls}, ` : "";
     return `${cls}${units.counted(sum.calls, "call")}, ${units.counted(sum.launches, "launch", "launches")}`;
   }
 
@@ -575,7 +570,7 @@ export class GraphView extends CanvasView {
   }
 
   private choose(item: Item): void {
-    if (item.kind === "op" && item.calls.length === 1) this.store.selectCall(item.calls[0]);
+    if (item.kind === "call" && item.calls.length === 1) this.store.selectCall(item.calls[0]);
     else this.store.select(this.pathOf(item), item.calls);
   }
 
@@ -593,11 +588,11 @@ export class GraphView extends CanvasView {
     const { item } = this.hovered!.box;
     const sum = this.sum(item);
     const { run } = this.store;
-    const call = item.first.call;
+    const call = item.lead;
     const lines =
-      item.kind === "op"
+      item.kind === "call"
         ? [callTitle(run, call), callSignature(run, call), moduleOf(run, call), lineOf(run, call), ...costLines(this.store, sum, item.calls)]
-        : [this.pathOf(item), item.first.cls, `${units.counted(sum.calls, "call")}; click to ${item.open ? "select" : "open"}`, ...costLines(this.store, sum, item.calls)];
+        : [this.pathOf(item), item.cls, item.differs, `${units.counted(sum.calls, "call")}; click to ${item.open ? "select" : "open"}`, ...costLines(this.store, sum, item.calls)];
     showTip(lines.filter(Boolean), event.clientX, event.clientY);
   }
 
