@@ -15,6 +15,7 @@ import msgspec
 
 from optrace.cost.profiles import Pricing, pricing
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
+from optrace.graph.folding import folding_record
 from optrace.rendering import findings
 from optrace.rendering.cures import cures_record
 from optrace.rendering.options import DrawOptions, Rendered
@@ -50,6 +51,7 @@ def _document(report: Report) -> dict[str, Any]:
         "findings": [findings.record(finding) for finding in report.findings],
         "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
         "edges": edges,
+        "folding": folding_record(report.graph),
         "cures": cures_record(report),
         "peak_storages": [
             {

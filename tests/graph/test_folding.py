@@ -151,6 +151,21 @@ def test_a_layer_of_another_shape_is_named() -> None:
     assert first.differs == "unlike 1-3: other shapes or arguments of mm, relu"
 
 
+def test_of_one_part_that_differs_it_is_told_which() -> None:
+    calls = Calls()
+    for layer in range(6):
+        calls.call("norm", module=f"Net.{layer}.norm", cls="Norm")
+        calls.call("mm", module=f"Net.{layer}.mlp", cls="Mlp" if layer < 2 else "Experts")
+        if layer == 5:
+            calls.call("mm", module=f"Net.{layer}.mlp", cls="Experts")
+    (net,) = fold(calls.graph).children
+    assert [(item.name, item.differs) for item in net.children] == [
+        ("0-1", "unlike 2-4: mlp is Mlp, not Experts"),
+        ("2-4", ""),
+        ("5", "unlike 2-4: in mlp, with mm"),
+    ]
+
+
 def test_names_of_equal_modules_may_differ_in_numbers_only() -> None:
     calls = Calls()
     x = calls.tensor()

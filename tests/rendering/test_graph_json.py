@@ -198,3 +198,24 @@ def test_the_document_names_every_field(toy: HandGraph) -> None:
     names.update(next(iter(document["operators"].values())))
     names.update(document["nodes"][1]["inputs"][0])
     assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+def test_equal_parts_are_recorded_with_the_calls_of_each_copy() -> None:
+    hand = HandGraph()
+    last = hand.tensor((4,))
+    for layer in range(3):
+        for op in ("aten.exp.default", *["aten.neg.default"] * 4):
+            out = hand.tensor((4,))
+            hand.call(op, [last], [out], module=f"Net.{layer}", cls="Layer")
+            last = out
+    document = json.loads(render_bytes(hand.report(), "json"))
+    layers, negs = document["folding"]
+    assert (layers["name"], layers["count"], layers["inside"]) == ("Net.0-2", 3, None)
+    assert layers["copies"] == [list(range(5)), list(range(5, 10)), list(range(10, 15))]
+    # Inside the first copy.
+    assert (negs["name"], negs["count"], negs["inside"], negs["copies"]) == (
+        "neg",
+        4,
+        0,
+        [[1], [2], [3], [4]],
+    )

@@ -9,11 +9,14 @@
 | `repeats` | a row of numbers cut into runs: the same body over and over |
 | `items` | the folded tree, each repeat one item with a count, opened level by level |
 | `differences` | what sets a copy apart from its equals |
+| `naming` | what to call a stretch that is no module |
+| `record` | the repeats as plain data |
 
 Pictures, the page and ``graph.json`` all fold by it. All of it takes O(n log n) in the number of calls.
 """
 
 from optrace.graph.folding.items import Item, fold
+from optrace.graph.folding.record import folding_record
 from optrace.graph.folding.tree import Kind
 
-__all__ = ["Item", "Kind", "fold"]
+__all__ = ["Item", "Kind", "fold", "folding_record"]

@@ -11,8 +11,21 @@ _NAMED = 3
 
 
 def difference(node: Node, other: Node) -> str:
-    """What ``node`` has that ``other`` has not and the other way round; the coarsest difference that there is."""
-    here, there = _calls(node), _calls(other)
+    """What ``node`` has that ``other`` has not and the other way round; where one module inside them is all that
+    differs, of that."""
+    pairs = list(zip(node.children, other.children, strict=False))
+    if len(node.children) == len(other.children) and all(a.name == b.name for a, b in pairs):
+        changed = [(a, b) for a, b in pairs if a.same != b.same]
+        if len(changed) == 1 and changed[0][0].kind == changed[0][1].kind == "module":
+            here, there = changed[0]
+            if here.cls != there.cls:
+                return f"{here.name} is {here.cls or 'a list'}, not {there.cls or 'a list'}"
+            return f"in {here.name}, {difference(here, there)}"
+    return _of_calls(_calls(node), _calls(other))
+
+
+def _of_calls(here: list[Node], there: list[Node]) -> str:
+    """The coarsest difference that there is: of ops, of shapes and arguments, of edges and order."""
     ops = Counter(leaf.name for leaf in here), Counter(leaf.name for leaf in there)
     if ops[0] != ops[1]:
         said = [_named(ops[0] - ops[1], "with"), _named(ops[1] - ops[0], "without")]
