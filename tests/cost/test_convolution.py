@@ -150,6 +150,13 @@ class TestBackends:
         work = work_of(convolution(maker, T(0, 3, 8, 8), T(4, 3, 3, 3), T(0, 4, 6, 6)), target)
         assert work.launches == 0
 
+    def test_one_pixel_in_several_of_few_channels_is_taken_directly(self, maker, target):
+        """Whatever there is to compute: the shortcut of a ResNet's second stage, at a batch of 64 and of 512."""
+        for batch in (64, 512):
+            data, out = T(batch, 64, 56, 56), T(batch, 128, 28, 28)
+            work = work_of(convolution(maker, data, T(128, 64, 1, 1), out, stride=2), target)
+            assert (work.launches, work.scratch) == (1, ())
+
 
 class TestMultiplyAdds:
     """``matmul_flops`` is twice these; ``flops`` adds the bias. Public reports with their recomputed answers."""

@@ -247,9 +247,12 @@ def _runs_directly(convolution: ConvPass, target: Target) -> bool:
         return convolution.taps > 1 and not (
             convolution.overlaps and (wide or convolution.depth > _DIRECT_DEPTH)
         )
+    if convolution.is_half:
+        return False
+    if convolution.taps == 1:
+        return convolution.inputs <= _SHALLOW_CHANNELS
     small = convolution.macs <= _SMALL_MACS_PER_SM * target.sm_count
-    limit = _SHALLOW_CHANNELS if convolution.taps == 1 else _DIRECT_CHANNELS
-    return small and convolution.inputs <= limit and not convolution.is_half
+    return small and convolution.inputs <= _DIRECT_CHANNELS
 
 
 def _writes_channels_first(convolution: ConvPass, target: Target) -> bool:
