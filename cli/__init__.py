@@ -3,7 +3,7 @@
 | module | holds |
 |---|---|
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
-| `trace`, `check`, `diff`, `scoreboard`, `accuracy`, `gpus` | one command each |
+| `trace`, `check`, `diff`, `sweep`, `scoreboard`, `accuracy`, `gpus` | one command each |
 | `target` | a program to run or a recorded graph, as its report |
 | `recorded` | several recorded graphs with their titles |
 | `options` | choices, and help by groups of options |

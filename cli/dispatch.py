@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "trace": "run a program, price its ops, draw the graph (the default)",
     "check": "hold a program against a budget of launches, bytes, memory, waits and findings",
     "diff": "what changed between two recorded graphs: figures, and ops that came, went or moved",
+    "sweep": "price a program on several GPUs, in several batch sizes and dtypes",
     "scoreboard": "a line a recorded graph: passes over one program, falling line by line",
     "measure": "measure a program's step on this machine's GPU, beside the prediction",
     "accuracy": "price recorded programs and lay what was measured beside",

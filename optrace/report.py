@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 
+import numpy as np
+
 from optrace.cost.device import peak_flops
 from optrace.cost.peak import Peak, peak_of
-from optrace.cost.pricing import OpCost, PricedGraph, price
+from optrace.cost.pricing import Costs, PricedGraph, price
 from optrace.cost.profiles import Pricing
-from optrace.diagnosis import Bound, Cures, Lesson, Verdict, bound_of, cures, lesson, verdict
+from optrace.cost.work import Work
+from optrace.diagnosis import Bound, Cures, Lesson, Verdict, bounds_of, cures, lesson, verdict
 from optrace.diagnosis.findings import Finding, find
 from optrace.graph import OpGraph
+from optrace.graph.columns import Floats
 from optrace.timeline import Timeline, replay
 
 
@@ -48,25 +52,20 @@ class Report:
         return self.priced.pricing
 
     @property
-    def costs(self) -> tuple[OpCost, ...]:
+    def costs(self) -> Costs:
         return self.priced.costs
 
     @cached_property
     def totals(self) -> dict[str, Total]:
         """Sums over all calls by name, each with what it leaves out (see ``docs/format.md``)."""
-        return {name: self._total(figure) for name, figure in _FIGURES.items()}
+        return {name: self._total(figure(self.costs)) for name, figure in _FIGURES.items()}
 
-    def _total(self, figure: Callable[[OpCost], float | None]) -> Total:
-        value = 0.0
+    def _total(self, figure: Floats) -> Total:
         missing: dict[str, int] = {}
-        for call, cost in enumerate(self.costs):
-            amount = figure(cost)
-            if amount is None:
-                op = self.graph.facts(call).name
-                missing[op] = missing.get(op, 0) + 1
-            else:
-                value += amount
-        return Total(value, missing)
+        for call in np.flatnonzero(np.isnan(figure)).tolist():
+            op = self.graph.facts(call).name
+            missing[op] = missing.get(op, 0) + 1
+        return Total(float(np.nansum(figure)), missing)
 
     @cached_property
     def cures(self) -> Cures:
@@ -106,12 +105,11 @@ class Report:
     def flops_only_us(self) -> float:
         """The estimate people start from: matmul FLOPs at the dtype's peak, nothing else."""
         gpu = self.pricing.gpu
-        total = 0.0
-        for cost in self.costs:
-            if cost.work.matmul_flops:
-                peak = peak_flops(cost.work, gpu)
-                total += cost.work.matmul_flops / peak * 1e6 if peak else 0.0
-        return total
+        us = []
+        for work in self.costs.works.distinct:
+            peak = peak_flops(work, gpu) if work.matmul_flops else None
+            us.append((work.matmul_flops or 0) / peak * 1e6 if peak else 0.0)
+        return float(self.costs.of_work(us).sum())
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -145,19 +143,23 @@ class Report:
         return str(import_module("optrace.rendering.page.notebook").report_html(self))
 
 
-_FIGURES: dict[str, Callable[[OpCost], float | None]] = {
-    "launches": lambda cost: cost.launches,
-    "kernels": lambda cost: cost.work.kernels,
-    "memcpys": lambda cost: cost.work.memcpys,
-    "memsets": lambda cost: cost.work.memsets,
-    "tensor_bytes": lambda cost: cost.work.tensor_bytes,
-    "hbm_bytes": lambda cost: None if cost.launches is None else cost.hbm_bytes,
-    "hbm_read": lambda cost: None if cost.launches is None else cost.traffic.read,
-    "hbm_written": lambda cost: None if cost.launches is None else cost.traffic.written,
-    "flops": lambda cost: cost.work.flops,
-    "matmul_flops": lambda cost: cost.work.matmul_flops,
-    "host_us": lambda cost: cost.host.total_us,
-    "device_us": lambda cost: cost.device_us,
+def _of_work(figure: Callable[[Work], float | None]) -> Callable[[Costs], Floats]:
+    return lambda costs: costs.of_work(map(figure, costs.works.distinct))
+
+
+_FIGURES: dict[str, Callable[[Costs], Floats]] = {
+    "launches": lambda costs: costs.launches,
+    "kernels": _of_work(lambda work: work.kernels),
+    "memcpys": _of_work(lambda work: work.memcpys),
+    "memsets": _of_work(lambda work: work.memsets),
+    "tensor_bytes": _of_work(lambda work: work.tensor_bytes),
+    "hbm_bytes": lambda costs: costs.hbm_read + costs.hbm_written,
+    "hbm_read": lambda costs: costs.hbm_read,
+    "hbm_written": lambda costs: costs.hbm_written,
+    "flops": _of_work(lambda work: work.flops),
+    "matmul_flops": _of_work(lambda work: work.matmul_flops),
+    "host_us": lambda costs: costs.host.total_us,
+    "device_us": lambda costs: costs.device_us,
 }
 
 
@@ -165,5 +167,5 @@ def report(graph: OpGraph, pricing: Pricing) -> Report:
     """Price a graph, replay it through the queue and say what bounds it."""
     priced = price(graph, pricing)
     timeline = replay(priced)
-    bounds = tuple(bound_of(cost, span) for cost, span in zip(priced.costs, timeline.spans, strict=True))
+    bounds = bounds_of(priced.costs, timeline.spans)
     return Report(priced, timeline, bounds, verdict(priced, timeline), lesson(priced))

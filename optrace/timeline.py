@@ -7,12 +7,15 @@ time of a call is spread evenly over its launches.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
 
 from optrace.cost.host import HostTime
 from optrace.cost.pricing import PricedGraph
+from optrace.graph.columns import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,39 @@ class Span:
         return self.gap_us + self.exposed_us + self.wait_us
 
 
+class Spans(Sequence[Span]):
+    """The calls' spans in call order, kept as columns."""
+
+    def __init__(
+        self,
+        host_start_us: Floats,
+        host_end_us: Floats,
+        start_us: Floats,
+        end_us: Floats,
+        busy_us: Floats,
+        gap_us: Floats,
+        exposed_us: Floats,
+        wait_us: Floats,
+    ) -> None:
+        self.gap_us, self.exposed_us, self.busy_us, self.wait_us = gap_us, exposed_us, busy_us, wait_us
+        self._rows = (host_start_us, host_end_us, start_us, end_us, busy_us, gap_us, exposed_us, wait_us)
+
+    def __len__(self) -> int:
+        return len(self.gap_us)
+
+    @overload
+    def __getitem__(self, call: int) -> Span: ...
+    @overload
+    def __getitem__(self, call: slice) -> Sequence[Span]: ...
+    def __getitem__(self, call: int | slice) -> Span | Sequence[Span]:
+        if isinstance(call, slice):
+            return [self[number] for number in range(*call.indices(len(self)))]
+        return Span(*(float(row[call]) for row in self._rows))
+
+    def __iter__(self) -> Iterator[Span]:
+        return map(Span, *(row.tolist() for row in self._rows))
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
     """One launch of a task, by its place in the run, on the clocks."""
@@ -71,11 +107,23 @@ class Timeline:
     the last kernel.
     """
 
-    spans: tuple[Span, ...]
+    spans: Spans
     wall_us: float
     issue_us: float
     b2b_us: float
     host_tail_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Tasks:
+    """Tasks as columns."""
+
+    before_launch_us: Floats
+    launch_us: Floats
+    launches: Ints
+    device_us: Floats
+    stream: Ints
+    host_wait: Bools
 
 
 def tasks_of(priced: PricedGraph) -> Iterator[Task]:
@@ -93,20 +141,27 @@ def tasks_of(priced: PricedGraph) -> Iterator[Task]:
 def replay(priced: PricedGraph) -> Timeline:
     """A priced graph through the queue of its host."""
     host = priced.pricing.host
-    return simulate(
-        list(tasks_of(priced)),
-        sync_us=host.sync_us,
-        queue_depth=host.queue_depth,
-        tail_us=priced.tail_us,
-    )
+    return _simulate(_tasks(priced), host.sync_us, host.queue_depth, priced.tail_us)
 
 
 def launches(priced: PricedGraph) -> list[Launched]:
     """Each launch of a priced graph as ``replay`` runs it, in the order in which the host issues them."""
     host = priced.pricing.host
     launched: list[Launched] = []
-    _Queue(host.sync_us, host.queue_depth, priced.tail_us, launched=launched).run(list(tasks_of(priced)))
+    _Queue(host.sync_us, host.queue_depth, priced.tail_us, launched=launched).run(_tasks(priced))
     return launched
+
+
+def _tasks(priced: PricedGraph) -> _Tasks:
+    costs = priced.costs
+    return _Tasks(
+        costs.host.before_launch_us,
+        costs.host.launch_us,
+        np.nan_to_num(costs.launches).astype(np.int64),
+        np.nan_to_num(costs.device_us),
+        priced.graph.columns().stream,
+        costs.host_wait,
+    )
 
 
 def simulate(
@@ -117,23 +172,33 @@ def simulate(
     ``sync_us``: what a wait costs the host beyond the waiting. ``queue_depth``: launches that may be
     pending on a stream before the host has to wait for the oldest. ``tail_us``: the host's time after the last task.
     """
+    columns = _Tasks(
+        np.array([task.host.before_launch_us for task in tasks], dtype=np.float64),
+        np.array([task.host.launch_us for task in tasks], dtype=np.float64),
+        np.array([task.launches for task in tasks], dtype=np.int64),
+        np.array([task.device_us for task in tasks], dtype=np.float64),
+        np.array([task.stream for task in tasks], dtype=np.int64),
+        np.array([task.host_wait for task in tasks], dtype=np.bool_),
+    )
+    return _simulate(columns, sync_us, queue_depth, tail_us)
+
+
+def _simulate(tasks: _Tasks, sync_us: float, queue_depth: int, tail_us: float) -> Timeline:
     queue = _Queue(sync_us, queue_depth, tail_us)
     spans = queue.run(tasks)
     issue, device_end = queue.host_clock, queue.device_clock
     wall = max(issue, device_end)
-    if any(task.host_wait for task in tasks):
-        spans = _charge_waits(tasks, spans, _Queue(sync_us, queue_depth, tail_us, waits=False).run(tasks))
+    if tasks.host_wait.any():
+        free = _Queue(sync_us, queue_depth, tail_us, waits=False).run(tasks)
+        _charge_waits(tasks, spans, free.gap_us)
         queue.run(tasks)
         before = queue.clock
         queue.run(tasks)
         period = queue.clock - before
     else:
         # Without a wait, host and device only push each other forward: the slower one sets the pace.
-        streams: dict[int, float] = {}
-        for task in tasks:
-            streams[task.stream] = streams.get(task.stream, 0.0) + task.device_us
-        period = max(issue, *streams.values()) if streams else issue
-    return Timeline(tuple(spans), wall, issue, period, wall - device_end)
+        period = max(issue, *np.bincount(tasks.stream, tasks.device_us), 0.0)
+    return Timeline(spans, wall, issue, float(period), wall - device_end)
 
 
 class _Queue:
@@ -155,77 +220,88 @@ class _Queue:
         self._tail_us = tail_us
         self._waits = waits
         self._launched = launched
+        # By stream: when the last launch ends, and when each did.
         self._stream_end: dict[int, float] = {}
-        self._pending: dict[int, deque[float]] = {}
+        self._ends: dict[int, list[float]] = {}
 
     @property
     def clock(self) -> float:
         return max(self.host_clock, self.device_clock)
 
-    def run(self, tasks: Sequence[Task]) -> list[Span]:
-        spans = []
-        for number, task in enumerate(tasks):
-            host_start = self.host_clock
-            self.host_clock += task.host.before_launch_us
-            if task.launches:
-                start, end, gap, exposed = self._launch(number, task)
-            else:
-                self.host_clock += task.host.launch_us
-                start = end = max(self.host_clock, self._stream_end.get(task.stream, 0.0))
+    def run(self, tasks: _Tasks) -> Spans:
+        """One turn a call, with nothing called and nothing made in it: a long script makes a million."""
+        count = len(tasks.launches)
+        host_starts, host_ends, starts, ends_us, gaps, exposures = ([0.0] * count for _ in range(6))
+        host, clock, depth, sync_us = self.host_clock, self.device_clock, self._depth, self._sync_us
+        launched, stream = self._launched, 0
+        stream_end, ends = self._stream_end.get(stream, 0.0), self._ends.setdefault(stream, [])
+        rows = zip(
+            range(count),
+            tasks.before_launch_us.tolist(),
+            tasks.launch_us.tolist(),
+            tasks.launches.tolist(),
+            tasks.device_us.tolist(),
+            tasks.stream.tolist(),
+            (tasks.host_wait & self._waits).tolist(),
+            strict=True,
+        )
+        for call, before_us, launch_us, launches, device_us, on, waits in rows:
+            if on != stream:
+                self._stream_end[stream] = stream_end
+                stream = on
+                stream_end, ends = self._stream_end.get(stream, 0.0), self._ends.setdefault(stream, [])
+            host_starts[call] = host
+            host += before_us
+            if launches:
                 gap = exposed = 0.0
-            if task.host_wait and self._waits:
-                self.host_clock = max(self.host_clock, self._stream_end.get(task.stream, 0.0)) + self._sync_us
-            spans.append(
-                Span(
-                    host_start,
-                    self.host_clock,
-                    start,
-                    end,
-                    task.device_us if task.launches else 0.0,
-                    gap,
-                    exposed,
-                )
-            )
-        self.host_clock += self._tail_us
-        return spans
+                first = -1.0
+                if launches > 1:
+                    launch_us /= launches
+                    device_us /= launches
+                for _ in range(launches):
+                    # Launches of a stream end one after the other: the queue is full while the one so far back runs.
+                    if len(ends) >= depth and ends[-depth] > host:
+                        host = ends[-depth]
+                    host += launch_us
+                    start = max(stream_end, host)
+                    stream_end = start + device_us
+                    ends.append(stream_end)
+                    if launched is not None:
+                        launched.append(Launched(call, host, start, stream_end))
+                    if first < 0:
+                        first = start
+                    if start > clock:
+                        gap += start - clock
+                        exposed += stream_end - start
+                        clock = stream_end
+                    elif stream_end > clock:
+                        exposed += stream_end - clock
+                        clock = stream_end
+                starts[call], ends_us[call], gaps[call], exposures[call] = first, stream_end, gap, exposed
+            else:
+                host += launch_us
+                starts[call] = ends_us[call] = max(stream_end, host)
+            if waits:
+                host = (max(stream_end, host)) + sync_us
+            host_ends[call] = host
+        self._stream_end[stream] = stream_end
+        self.host_clock, self.device_clock = host + self._tail_us, clock
+        return Spans(
+            np.array(host_starts),
+            np.array(host_ends),
+            np.array(starts),
+            np.array(ends_us),
+            np.where(tasks.launches > 0, tasks.device_us, 0.0),
+            np.array(gaps),
+            np.array(exposures),
+            np.zeros(count),
+        )
 
-    def _launch(self, number: int, task: Task) -> tuple[float, float, float, float]:
-        """First start, last end, idle device time before and device time charged, over all launches."""
-        pending = self._pending.setdefault(task.stream, deque())
-        stream_end = self._stream_end.get(task.stream, 0.0)
-        first = -1.0
-        gap = exposed = 0.0
-        for _ in range(task.launches):
-            while pending and pending[0] <= self.host_clock:
-                pending.popleft()
-            if len(pending) >= self._depth:
-                self.host_clock = max(self.host_clock, pending.popleft())
-            self.host_clock += task.host.launch_us / task.launches
-            start = max(self.host_clock, stream_end)
-            stream_end = start + task.device_us / task.launches
-            pending.append(stream_end)
-            if self._launched is not None:
-                self._launched.append(Launched(number, self.host_clock, start, stream_end))
-            first = start if first < 0 else first
-            gap += max(0.0, start - self.device_clock)
-            exposed += max(0.0, stream_end - max(start, self.device_clock))
-            self.device_clock = max(self.device_clock, stream_end)
-        self._stream_end[task.stream] = stream_end
-        return first, stream_end, gap, exposed
 
-
-def _charge_waits(tasks: Sequence[Task], spans: list[Span], without: list[Span]) -> list[Span]:
+def _charge_waits(tasks: _Tasks, spans: Spans, free_gap_us: Floats) -> None:
     """Move idle time that vanishes without the waits to the last call before it that waited."""
-    gaps = [span.gap_us for span in spans]
-    waits = [0.0] * len(spans)
-    waiter = -1
-    for call, (task, span, free) in enumerate(zip(tasks, spans, without, strict=True)):
-        if waiter >= 0 and span.gap_us > free.gap_us:
-            waits[waiter] += span.gap_us - free.gap_us
-            gaps[call] = free.gap_us
-        if task.host_wait:
-            waiter = call
-    return [
-        Span(s.host_start_us, s.host_end_us, s.start_us, s.end_us, s.busy_us, gap, s.exposed_us, wait)
-        for s, gap, wait in zip(spans, gaps, waits, strict=True)
-    ]
+    waiters = np.maximum.accumulate(np.where(tasks.host_wait, np.arange(len(spans)), -1))
+    waiter = np.concatenate(([-1], waiters[:-1]))
+    moved = np.where(waiter >= 0, np.maximum(spans.gap_us - free_gap_us, 0.0), 0.0)
+    spans.gap_us -= moved
+    np.add.at(spans.wait_us, waiter[waiter >= 0], moved[waiter >= 0])

@@ -84,4 +84,4 @@ def test_a_full_queue_holds_the_host():
 
 def test_nothing_takes_no_time():
     timeline = simulate([])
-    assert (timeline.wall_us, timeline.b2b_us, timeline.spans) == (0, 0, ())
+    assert (timeline.wall_us, timeline.b2b_us, len(timeline.spans)) == (0, 0, 0)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from optrace.cost.host_profile import HostClass, HostProfile
 from optrace.cost.work import KernelKind, Work
-from optrace.graph import OpNode
+from optrace.cost.works import Works
+from optrace.graph import Columns, OpGraph
+from optrace.graph.columns import Floats
+from optrace.graph.nouns import PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +108,74 @@ def host_class(packet: str, work: Work) -> HostClass:
     return _CLASS_OF.get(packet) or _CLASS_OF_KIND[work.kind]
 
 
-def host_time(node: OpNode, work: Work, host: HostProfile, *, python_scale: float = 1.0) -> HostTime:
+@dataclass(frozen=True, slots=True)
+class HostColumns:
+    """``HostTime`` by call."""
+
+    python_us: Floats
+    autograd_us: Floats
+    dispatch_us: Floats
+    launch_us: Floats
+
+    def __getitem__(self, call: int) -> HostTime:
+        return HostTime(
+            float(self.python_us[call]),
+            float(self.autograd_us[call]),
+            float(self.dispatch_us[call]),
+            float(self.launch_us[call]),
+        )
+
+    @property
+    def total_us(self) -> Floats:
+        return self.before_launch_us + self.launch_us
+
+    @property
+    def before_launch_us(self) -> Floats:
+        return self.python_us + self.autograd_us + self.dispatch_us
+
+
+def host_columns(
+    graph: OpGraph, columns: Columns, works: Works, host: HostProfile, *, python_scale: float = 1.0
+) -> HostColumns:
     """Python between calls, autograd, dispatcher, launches.
 
     ``python_scale``: this host's Python against that of the machine that traced. The backward pass is walked by the
     C++ engine: what passes between its calls counts as autograd.
     """
-    backward = node.phase == "backward"
-    walked = backward or node.autograd
-    if node.python_us is None:
-        python = 0.0 if backward else host.python_us
-        autograd = host.autograd_us if walked else 0.0
-        if backward and host.backward_us is not None:
-            autograd = host.backward_us
+    backward = columns.phase == PHASES.index("backward")
+    of_autograd = np.where(backward | columns.autograd, host.autograd_us, 0.0)
+    timed = ~np.isnan(columns.python_us)
+    between = np.where(timed, columns.python_us * python_scale, 0.0)
+    if host.backward_us is not None:
+        untimed = np.where(backward, host.backward_us, of_autograd)
     else:
-        between = node.python_us * python_scale
-        autograd = between if backward else min(between, host.autograd_us) if walked else 0.0
-        python = between - autograd
+        untimed = of_autograd
+    autograd = np.where(timed, np.where(backward, between, np.minimum(between, of_autograd)), untimed)
+    python = np.where(timed, between - autograd, np.where(backward, 0.0, host.python_us))
+    dispatch, launch = (
+        np.array(
+            [
+                dispatched_us(graph.facts(call).packet, len(graph.operands(call)), work, host)
+                for call, work in zip(works.first.tolist(), works.distinct, strict=True)
+            ],
+            dtype=np.float64,
+        )
+        .reshape(-1, 2)
+        .T
+    )
+    return HostColumns(python, autograd, dispatch[works.of], launch[works.of])
+
+
+def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> tuple[float, float]:
+    """Dispatch and launches of a call of ``packet`` with so many operands."""
     launches = work.launches or 0
-    kind = host_class(node.facts.packet, work)
+    kind = host_class(packet, work)
     dispatch = host.dispatch_of(kind if launches or work.launches is None or kind == "allocation" else "view")
     if kind == "foreach":
-        dispatch += host.list_item_us * len(node.inputs)
+        dispatch += host.list_item_us * operands
     if launches > 1 and work.kind not in _ONE_OP:
         dispatch += (launches - 1) * host.composed_us
-    return HostTime(python, autograd, dispatch, launches * host.launch_us)
+    return dispatch, launches * host.launch_us
 
 
 def python_scale(host: HostProfile, traced_loop_us: float | None) -> float:

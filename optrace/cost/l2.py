@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from optrace.cost.passes import passes_of
 from optrace.cost.sectors import SECTOR, sector_bytes
-from optrace.cost.work import MATRIX_KINDS, Access, Operand, Pass, Work
+from optrace.cost.work import MATRIX_KINDS, Access, Operand, Work
 from optrace.graph import TensorMeta
 from optrace.graph.nouns import DTYPE_BYTES
 
@@ -98,9 +98,6 @@ class _Block:
 
 #: How a piece is touched: read, read by SMs of both partitions, written.
 _READ, _SHARED, _WRITE = range(3)
-
-#: How far into the pass, piece, bytes of it, and how.
-_Touch = tuple[float, _Piece, float, int]
 
 #: A touch as each group of sets sees it: the piece, half the bytes, half the extent and half the size; how; whether the
 #: SMs are on the other side.
@@ -315,9 +312,6 @@ class _Sets:
         self._most_old = _FEW_ENTRIES + 2 * len(self._old)
 
 
-#: Numbers from here on stand for parts of dead storages.
-_LEFTOVER = 1 << 40
-
 #: The address of a place; how far into a pass a piece is touched.
 _first = itemgetter(0)
 
@@ -327,135 +321,238 @@ TILE = 128
 
 
 class L2Cache:
-    """The cache over a run: ``place`` a storage when it is allocated, then ``run`` each call's work."""
+    """The cache over a run: ``place`` a block when it is allocated, then ``run`` each call's touches."""
 
     def __init__(self, l2_bytes: int) -> None:
         self._sets = tuple(
             _Sets(_mean_load(HELD_SHARE * l2_bytes, crowding), _mean_load(DIRTY_SHARE * l2_bytes, crowding))
             for crowding in CROWDING
         )
-        self._capacity = HELD_SHARE * l2_bytes
+        # What lies in the cache by address, dead blocks too until they are overlaid: they share no byte.
         self._blocks: dict[int, _Block] = {}
-        # What lies in the cache by address: (start, storage), of dead storages too until they are overlaid.
-        self._places: list[tuple[int, int]] = []
-        self._leftovers = 0
+        self._starts: list[int] = []
 
-    def place(self, storage: int, address: int, nbytes: int) -> None:
-        """A storage begins at ``address``: it takes over the lines of what lay there."""
+    def place(self, address: int, nbytes: int) -> None:
+        """A block begins at ``address``: it takes over the lines of what lay there."""
         end = address + nbytes
-        first = bisect_left(self._places, address, key=_first)
-        if first and self._blocks[self._places[first - 1][1]].end > address:
+        known = self._blocks.get(address)
+        if known is not None and known.end == end:
+            for piece in known.pieces:
+                piece.extent = 0.0
+            return
+        first = bisect_left(self._starts, address)
+        if first and self._blocks[self._starts[first - 1]].end > address:
             first -= 1
-        last = bisect_left(self._places, end, key=_first)
-        overlaid = self._places[first:last]
-        if len(overlaid) == 1:
-            block = self._blocks[overlaid[0][1]]
-            if (block.start, block.end) == (address, end):
-                del self._blocks[overlaid[0][1]]
-                self._blocks[storage] = block
-                self._places[first] = (address, storage)
-                for piece in block.pieces:
-                    piece.extent = 0.0
-                return
-        del self._places[first:last]
-        former = [self._blocks.pop(number) for _, number in overlaid]
-        self._put(storage, address, end, former)
+        last = bisect_left(self._starts, end)
+        former = [self._blocks.pop(start) for start in self._starts[first:last]]
+        del self._starts[first:last]
+        self._put(address, end, former)
         for block in former:
-            # What is left beside the newcomer stays in the cache, under a number of its own.
+            # What is left beside the newcomer stays in the cache.
             for low, high in ((block.start, address), (end, block.end)):
                 if low < high:
-                    self._leftovers += 1
-                    self._put(_LEFTOVER + self._leftovers, low, high, (block,))
+                    self._put(low, high, (block,))
         for block in former:
             for piece in block.pieces:
                 for sets, parts in zip(self._sets, piece.groups, strict=True):
                     for part in parts:
                         sets.drop(part)
 
-    def holds(self, storage: int) -> bool:
-        """Whether the storage is in place: nothing was laid over it."""
-        return storage in self._blocks
+    def holds(self, address: int, nbytes: int) -> bool:
+        """Whether a block is in place: nothing of another range was laid over it."""
+        block = self._blocks.get(address)
+        return block is not None and block.end == address + nbytes
 
-    def _put(self, number: int, start: int, end: int, former: Iterable[_Block]) -> None:
-        count = min(MAX_PIECES, -(-(end - start) // PIECE))
-        size = (end - start) / count
+    def _put(self, start: int, end: int, former: Iterable[_Block]) -> None:
+        size, count = pieces_of(end - start)
         block = _Block(start, end, [_Piece(size, place) for place in range(count)])
-        self._blocks[number] = block
-        insort(self._places, (start, number), key=_first)
+        self._blocks[start] = block
+        insort(self._starts, start)
         for other in former:
             for old, new, share in _overlaps(other, block):
                 for sets, before, after in zip(self._sets, old.groups, new.groups, strict=True):
                     for one, two in zip(before, after, strict=True):
                         sets.inherit(two, share, one)
 
-    def run(self, work: Work, scratch: Sequence[int] = (), call: int = 0) -> Traffic:
+    def run(self, touches: Touches, addresses: Sequence[int], call: int = 0) -> Traffic:
         """Do a call's passes one after the other, each side by side from first to last byte of all that it touches.
 
-        ``scratch`` holds the numbers that its temporaries were placed under. ``call`` is the call's number in the step:
+        ``addresses`` holds where the blocks lie that ``touches`` numbers. ``call`` is the call's number in the step:
         another call's blocks run on other SMs.
         """
         read = written = copy_read = copy_written = 0.0
-        for one in passes_of(work):
+        blocks = [self._blocks[address].pieces for address in addresses]
+        turn = call * 0x9E3779B1 >> 13
+        for one in touches.passes:
             for _ in range(one.times):
-                missed, evicted = self._pass(one, work, scratch, call)
+                missed, evicted = self._pass(one, blocks, turn)
                 read += missed
                 written += evicted
                 if one.is_copy:
                     copy_read += missed
                     copy_written += evicted
-        # What a product reads again its rule knows to have left the L2.
-        again = sum(access.nbytes for access in work.rereads) if work.kind in MATRIX_KINDS else 0
-        return Traffic(round(read) + again, round(written), round(copy_read), round(copy_written))
+        return Traffic(round(read) + touches.again, round(written), round(copy_read), round(copy_written))
 
-    def _pass(self, one: Pass, work: Work, scratch: Sequence[int], call: int) -> tuple[float, float]:
-        touches: list[_Touch] = []
-        for operand in one.reads:
-            shared = one.is_product and _uses(work, operand) > TILE
-            touches += self._touches(operand, scratch, _SHARED if shared else _READ)
-        for operand in one.writes:
-            touches += self._touches(operand, scratch, _WRITE)
-        touches.sort(key=_first)
-        came_in, went = [0.0] * len(touches), [0.0] * len(touches)
-        if touches:
-            steps = [_step(touch, call) for touch in touches]
+    def _pass(self, one: PassTouches, blocks: Sequence[list[_Piece]], turn: int) -> tuple[float, float]:
+        missed, evicted = one.read_beyond, one.written_beyond
+        if one.pieces:
+            steps: list[_Step] = []
+            for slot, number, nbytes, how in one.pieces:
+                piece = blocks[slot][number]
+                if nbytes > piece.extent:
+                    piece.extent = nbytes
+                # Half the SMs are near a piece's home, on a side that changes with the call.
+                steps.append((piece, nbytes / 2, piece.extent / 2, piece.size / 2, how, (turn ^ number) & 1))
+            came_in, went = [0.0] * len(steps), [0.0] * len(steps)
             for group, sets in enumerate(self._sets):
                 sets.run(group, steps, came_in, went)
-        missed = evicted = 0.0
-        for step_in, step_out in zip(came_in, went, strict=True):
-            missed += step_in / len(self._sets)
-            evicted += step_out / len(self._sets)
-        missed += sum(self._beyond(operand) for operand in one.reads)
-        evicted += sum(self._beyond(operand) for operand in one.writes)
+            groups = len(self._sets)
+            missed += sum(came_in) / groups
+            evicted += sum(went) / groups
         return missed, evicted
 
-    def _beyond(self, operand: Operand) -> float:
-        """Sectors that touches in no order move again, as far as the tensor does not fit."""
-        if isinstance(operand, int) or not operand.scattered:
-            return 0.0
-        missing = max(0.0, 1.0 - self._capacity / max(1, operand.tensor.nbytes))
-        return missing * max(0, operand.scattered * SECTOR - operand.nbytes)
 
-    def _touches(self, operand: Operand, scratch: Sequence[int], how: int) -> list[_Touch]:
-        if isinstance(operand, int):
-            block = self._blocks[scratch[operand]]
-            size = block.end - block.start
-            return _spread(block, 0, size, size, how)
-        tensor = operand.tensor
-        found = self._blocks.get(tensor.storage)
-        if found is None or not operand.nbytes:
-            return []
-        first = tensor.offset * tensor.itemsize
-        room = found.end - found.start - first
-        moved = min(room, round(operand.nbytes * sector_bytes(tensor) / tensor.nbytes))
-        return _spread(found, first, max(moved, min(_span(operand), room)), moved, how)
+#: A piece of a block that a pass touches: the block's place among those that the call touches, the piece's number, the
+#: bytes of it, and how.
+PieceTouch = tuple[int, int, float, int]
 
 
-def _step(touch: _Touch, call: int) -> _Step:
-    """A touch for the groups of sets. Half the SMs are near a piece's home, on a side that changes with the call."""
-    _, piece, nbytes, how = touch
-    extent = piece.extent = max(piece.extent, nbytes)
-    side = (call * 0x9E3779B1 >> 13 ^ piece.number) & 1
-    return piece, nbytes / 2, extent / 2, piece.size / 2, how, side
+@dataclass(frozen=True, slots=True)
+class PassTouches:
+    """What a pass touches, in order; ``read_beyond`` and ``written_beyond`` are bytes besides that cross HBM whatever is
+    in the cache."""
+
+    pieces: tuple[PieceTouch, ...]
+    read_beyond: float
+    written_beyond: float
+    is_copy: bool
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What a call touches, wherever it lies. ``blocks`` are storages, or temporaries as ``~place`` in ``Work.scratch``,
+    ``touched`` the bytes of each that a pass touches at most; ``again``: what a product reads again its rule knows to
+    have left the L2."""
+
+    blocks: tuple[int, ...]
+    touched: tuple[float, ...]
+    passes: tuple[PassTouches, ...]
+    again: int
+
+
+def touches_of(work: Work, sizes: Callable[[int], int], l2_bytes: int) -> Touches:
+    """What ``work`` touches; ``sizes`` gives the bytes of a storage on the device, 0 for any other."""
+    blocks: dict[int, int] = {}
+    touched: dict[int, float] = {}
+    passes = []
+    for one in passes_of(work):
+        found: list[tuple[float, PieceTouch]] = []
+        for operand, how in (
+            *((o, _SHARED if one.is_product and _uses(work, o) > TILE else _READ) for o in one.reads),
+            *((o, _WRITE) for o in one.writes),
+        ):
+            if isinstance(operand, int):
+                number, size = ~operand, max(1, work.scratch[operand])
+                first, span, moved = 0, size, size
+            else:
+                number, size = operand.tensor.storage, sizes(operand.tensor.storage)
+                if not size or not operand.nbytes:
+                    continue
+                first, span, moved = _reach(operand, size)
+            slot = blocks.setdefault(number, len(blocks))
+            touched[number] = max(touched.get(number, 0.0), float(moved))
+            found += _spread(slot, size, first, span, moved, how)
+        found.sort(key=_first)
+        pieces, read, written = _without_the_stream([touch for _, touch in found], most_held(l2_bytes))
+        passes.append(
+            PassTouches(
+                pieces,
+                read + sum(_beyond(operand, l2_bytes) for operand in one.reads),
+                written + sum(_beyond(operand, l2_bytes) for operand in one.writes),
+                one.is_copy,
+                one.times,
+            )
+        )
+    again = sum(access.nbytes for access in work.rereads) if work.kind in MATRIX_KINDS else 0
+    return Touches(tuple(blocks), tuple(touched.values()), tuple(passes), again)
+
+
+def pieces_of(nbytes: int) -> tuple[float, int]:
+    """Size and number of the pieces in which a block is followed."""
+    count = min(MAX_PIECES, -(-nbytes // PIECE))
+    return nbytes / count, count
+
+
+def most_held(l2_bytes: int) -> float:
+    """Bytes that may be in the cache, in its least crowded sets: what was touched before so many others is gone."""
+    return max(_mean_load(HELD_SHARE * l2_bytes, crowding) for crowding in CROWDING)
+
+
+def _without_the_stream(
+    touches: Sequence[PieceTouch], held: float
+) -> tuple[tuple[PieceTouch, ...], float, float]:
+    """The touches of a pass without the middle of one that is far more than the cache holds, and what that middle
+    reads and writes: of what was in the cache before the pass nothing is left when it begins, and nothing of it when the
+    pass ends, so all of it comes from HBM and goes there."""
+    if sum(touch[2] for touch in touches) < 4 * held:
+        return tuple(touches), 0.0, 0.0
+    first: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int], int] = {}
+    for place, (slot, number, _, _) in enumerate(touches):
+        first.setdefault((slot, number), place)
+        last[slot, number] = place
+    begin = _filled(touches, range(len(touches)), held, last, max)
+    end = _filled(touches, range(len(touches) - 1, -1, -1), held, first, min)
+    read = written = 0.0
+    dirty: set[tuple[int, int]] = set()
+    for place in range(begin + 1, end):
+        slot, number, nbytes, how = touches[place]
+        if how != _WRITE:
+            read += nbytes if first[slot, number] == place else 0.0
+        elif (slot, number) not in dirty:
+            dirty.add((slot, number))
+            written += nbytes
+    return (*touches[: begin + 1], *touches[max(end, begin + 1) :]), read, written
+
+
+def _filled(
+    touches: Sequence[PieceTouch],
+    places: Iterable[int],
+    held: float,
+    other: Mapping[tuple[int, int], int],
+    further: Callable[[int, int], int],
+) -> int:
+    """The place up to which touches fill the cache, and no piece is touched on both sides of it."""
+    seen: set[tuple[int, int]] = set()
+    filled, reach = 0.0, -1
+    for place in places:
+        slot, number, nbytes, _ = touches[place]
+        piece = slot, number
+        reach = place if reach < 0 else further(reach, other[piece])
+        if piece not in seen:
+            seen.add(piece)
+            filled += nbytes
+        if filled >= held and further(reach, place) == place:
+            return place
+    return reach
+
+
+def _beyond(operand: Operand, l2_bytes: int) -> float:
+    """Sectors that touches in no order move again, as far as the tensor does not fit."""
+    if isinstance(operand, int) or not operand.scattered:
+        return 0.0
+    missing = max(0.0, 1.0 - HELD_SHARE * l2_bytes / max(1, operand.tensor.nbytes))
+    return missing * max(0, operand.scattered * SECTOR - operand.nbytes)
+
+
+def _reach(access: Access, size: int) -> tuple[int, int, int]:
+    """Where in its storage of ``size`` bytes an access begins, the bytes that it spans, and those that it moves."""
+    tensor = access.tensor
+    first = tensor.offset * tensor.itemsize
+    room = size - first
+    moved = min(room, round(access.nbytes * sector_bytes(tensor) / tensor.nbytes))
+    return first, max(moved, min(_span(access), room)), moved
 
 
 def _uses(work: Work, operand: Operand) -> float:
@@ -491,19 +588,22 @@ def _overlaps(former: _Block, block: _Block) -> Iterator[tuple[_Piece, _Piece, f
                 yield former.pieces[place], block.pieces[number], share
 
 
-def _spread(block: _Block, first: int, span: int, nbytes: int, how: int) -> list[_Touch]:
-    """``nbytes`` touched evenly over ``span`` bytes of a block from ``first`` on, by its pieces."""
-    if len(block.pieces) == 1:
-        return [(0.5, block.pieces[0], float(nbytes), how)]
-    size = block.pieces[0].size
+def _spread(
+    slot: int, size: int, first: int, span: int, nbytes: int, how: int
+) -> list[tuple[float, PieceTouch]]:
+    """``nbytes`` touched evenly over ``span`` bytes from ``first`` on of a block of ``size``, by its pieces; how far
+    into the pass each is."""
+    piece, count = pieces_of(size)
+    if count == 1:
+        return [(0.5, (slot, 0, float(nbytes), how))]
     found = []
-    low, high = int(first / size), min(len(block.pieces), math.ceil((first + span) / size))
+    low, high = int(first / piece), min(count, math.ceil((first + span) / piece))
     for number in range(low, high):
-        start = max(first, number * size)
-        inside = min(first + span, (number + 1) * size) - start
+        start = max(first, number * piece)
+        inside = min(first + span, (number + 1) * piece) - start
         if inside > 0:
             share = inside / span
-            found.append(((start - first) / span + share / 2, block.pieces[number], nbytes * share, how))
+            found.append(((start - first) / span + share / 2, (slot, number, nbytes * share, how)))
     return found
 
 

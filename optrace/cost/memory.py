@@ -9,10 +9,14 @@ a tensor laid over a block just freed finds its lines in the cache.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from optrace.graph import OpGraph
+import numpy as np
+
+from optrace.cost.repeats import Repeat
+from optrace.graph import Columns
+from optrace.graph.columns import Ints
 
 ROUND = 512
 SMALL = 1 << 20
@@ -26,25 +30,32 @@ ROUND_LARGE = 2 << 20
 class MemoryUse:
     """Device memory over the run, in bytes.
 
-    ``addresses[storage]`` is where a storage was put, in a flat address space; ``standing`` storages were there
-    before the first call, ``created`` maps a call to those that it made, ``inside`` to the addresses of its
-    temporaries. ``base`` is live before the first call (parameters, inputs, optimizer state), ``peak`` the most
-    that was allocated, reached in call ``peak_call`` (-1: before the first); ``reserved`` the most that segments took;
-    ``live_after[i]`` what is allocated after call i. ``library`` is what libraries keep for themselves, in all
-    of these; ``block_bytes[storage]`` what a storage's block takes.
+    By storage: ``address``, where it was put, in a flat address space (-1: it takes no device memory), ``block_bytes``,
+    what its block takes, and ``born``, the call that made it (-1: it stood before the first). By call: ``live_after``,
+    what is allocated after it, and ``inside``, the addresses of its temporaries, for the calls that were
+    ``replayed``; the others go as the replayed call that is their ``stand_in``, call for call.
+    ``base`` is live before the first call (parameters, inputs, optimizer state), ``peak`` the most that was
+    allocated, first reached in call ``peak_call`` (-1: before the first); ``reserved`` the most that segments took.
+    ``library`` is what libraries keep for themselves, in all of these.
     """
 
-    addresses: dict[int, int]
-    standing: tuple[int, ...]
-    created: dict[int, tuple[int, ...]]
-    inside: dict[int, tuple[int, ...]]
+    address: Ints
+    block_bytes: Ints
+    born: Ints
+    inside: Mapping[int, tuple[int, ...]]
     base: int
     peak: int
     peak_call: int
     reserved: int
-    live_after: list[int]
-    library: int = 0
-    block_bytes: dict[int, int] = field(default_factory=dict)
+    live_after: Ints
+    library: int
+    replayed: Ints
+    stand_in: Ints
+
+    @property
+    def placed(self) -> Ints:
+        """The storages that take device memory."""
+        return np.flatnonzero(self.address >= 0)
 
 
 class Allocator:
@@ -76,6 +87,10 @@ class Allocator:
         self._is_free[block] = False
         self.allocated += self._size[block]
         return block
+
+    def state(self) -> object:
+        """Where there is room: equal while the same is allocated."""
+        return tuple(self._free[True]), tuple(self._free[False]), self.allocated, self.reserved
 
     def block_bytes(self, block: int) -> int:
         """What a block takes: the request rounded up, and what was too small to be split off."""
@@ -139,82 +154,173 @@ class Allocator:
             self._previous[after] = block
 
 
+#: Turns of a loop of which the allocator's outcome may be the cycle: buffers that are swapped, and swapped back.
+_LONGEST_CYCLE = 4
+
+
 def memory_use(
-    graph: OpGraph, temporaries: Sequence[Sequence[int]], library: Sequence[int] = ()
+    columns: Columns,
+    temporaries: Sequence[Sequence[int]],
+    library: Sequence[int] = (),
+    repeated: Sequence[Repeat] = (),
 ) -> MemoryUse:
     """Replay the run's allocations and frees of device storages through the allocator.
 
     ``temporaries[i]`` holds the bytes of the temporaries that call i allocates and frees by itself, ``library`` those
-    of the blocks that libraries keep.
+    of the blocks that libraries keep. What is ``repeated`` is replayed until the allocator is twice as it was a few
+    turns before: from then on all turns are alike.
     """
-    allocator = Allocator()
-    blocks: dict[int, int] = {}
-    addresses: dict[int, int] = {}
-    block_bytes: dict[int, int] = {}
-
-    def allocate(storage: int) -> None:
-        nbytes = graph.storages[storage].nbytes
-        if storage not in addresses and graph.storages[storage].device != "cpu" and nbytes:
-            block = blocks[storage] = addresses[storage] = allocator.allocate(nbytes)
-            block_bytes[storage] = allocator.block_bytes(block)
-
-    created = _created_by_call(graph)
-    made = {storage for storages in created.values() for storage in storages}
-    for storage in range(len(graph.storages)):
-        if storage not in made:
-            allocate(storage)
-    standing = tuple(addresses)
-    kept = sum(allocator.block_bytes(allocator.allocate(nbytes)) for nbytes in library)
-    base = peak = allocator.allocated
-    peak_call = -1
-    for storage in graph.freed_after(-1):
-        if storage in blocks:
-            allocator.free(blocks.pop(storage))
-    live_after: list[int] = []
-    used: dict[int, tuple[int, ...]] = {}
-    for call in range(len(graph)):
-        for storage in created.get(call, ()):
-            allocate(storage)
-        inside = [allocator.allocate(nbytes) for nbytes in temporaries[call]]
-        if allocator.allocated > peak:
-            peak, peak_call = allocator.allocated, call
-        if inside:
-            used[call] = tuple(inside)
-            for block in inside:
-                allocator.free(block)
-        for storage in graph.freed_after(call):
-            if storage in blocks:
-                allocator.free(blocks.pop(storage))
-        live_after.append(allocator.allocated)
-    placed = {
-        call: here
-        for call, storages in created.items()
-        if (here := tuple(storage for storage in storages if storage in addresses))
-    }
-    return MemoryUse(
-        addresses=addresses,
-        standing=standing,
-        created=placed,
-        inside=used,
-        base=base,
-        peak=peak,
-        peak_call=peak_call,
-        reserved=allocator.reserved,
-        live_after=live_after,
-        library=kept,
-        block_bytes=block_bytes,
-    )
+    replay = _Replay(columns, temporaries, library)
+    call = 0
+    for repeat in repeated:
+        if replay.makes_what_it_uses(repeat):
+            replay.run(call, repeat.start)
+            replay.turns(repeat)
+            call = repeat.end
+    replay.run(call, columns.calls)
+    return replay.outcome()
 
 
-def _created_by_call(graph: OpGraph) -> dict[int, list[int]]:
-    """Storages that first appear as the output of a call; the others stood before the first call."""
-    created: dict[int, list[int]] = {}
-    seen: set[int] = set()
-    for call in range(len(graph)):
-        seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
-        for tensor in graph.outputs(call):
-            storage = graph.tensor_storage(tensor)
-            if storage >= 0 and storage not in seen:
-                seen.add(storage)
-                created.setdefault(call, []).append(storage)
-    return created
+class _Replay:
+    """The allocator and what came of it so far."""
+
+    def __init__(
+        self, columns: Columns, temporaries: Sequence[Sequence[int]], library: Sequence[int]
+    ) -> None:
+        self._allocator = allocator = Allocator()
+        self._temporaries = temporaries
+        storages, calls = len(columns.storage_bytes), columns.calls
+        self._bytes = columns.storage_bytes.tolist()
+        self._placeable = (columns.storage_on_device & (columns.storage_bytes > 0)).tolist()
+        self._born, made = created(columns)
+        self._made = made.tolist()
+        self._made_start = np.searchsorted(self._born[made], np.arange(calls + 1)).tolist()
+        self._freed = columns.freed_storage.tolist()
+        self._freed_start = np.searchsorted(columns.freed_after, np.arange(calls + 1)).tolist()
+        self._address = np.full(storages, -1, dtype=np.int64)
+        self._block_bytes = np.zeros(storages, dtype=np.int64)
+        self._live_after = np.zeros(calls, dtype=np.int64)
+        self._inside: dict[int, tuple[int, ...]] = {}
+        self._stand_in = np.arange(calls)
+        self._live: dict[int, int] = {}
+        for storage in np.flatnonzero(self._born < 0).tolist():
+            self._allocate(storage)
+        self._library = sum(allocator.block_bytes(allocator.allocate(nbytes)) for nbytes in library)
+        self._base = self._peak = allocator.allocated
+        self._peak_call = -1
+        for storage in self._freed[: self._freed_start[0]]:
+            self._free(storage)
+
+    def _allocate(self, storage: int) -> None:
+        if self._placeable[storage]:
+            block = self._live[storage] = self._allocator.allocate(self._bytes[storage])
+            self._address[storage] = block
+            self._block_bytes[storage] = self._allocator.block_bytes(block)
+
+    def _free(self, storage: int) -> None:
+        block = self._live.pop(storage, None)
+        if block is not None:
+            self._allocator.free(block)
+
+    def run(self, first: int, end: int) -> None:
+        """Replay the calls from ``first`` to before ``end``."""
+        allocator, live_after = self._allocator, []
+        for call in range(first, end):
+            for storage in self._made[self._made_start[call] : self._made_start[call + 1]]:
+                self._allocate(storage)
+            wanted = self._temporaries[call]
+            if wanted:
+                blocks = tuple(allocator.allocate(nbytes) for nbytes in wanted)
+            if allocator.allocated > self._peak:
+                self._peak, self._peak_call = allocator.allocated, call
+            if wanted:
+                self._inside[call] = blocks
+                for block in blocks:
+                    allocator.free(block)
+            for storage in self._freed[self._freed_start[call] : self._freed_start[call + 1]]:
+                self._free(storage)
+            live_after.append(allocator.allocated)
+        self._live_after[first:end] = live_after
+
+    def makes_what_it_uses(self, repeat: Repeat) -> bool:
+        """Whether no turn comes upon storages that stood before the run and that no turn before it used."""
+        return bool((self._born[repeat.storages_after(1) : repeat.behind] >= 0).all())
+
+    def turns(self, repeat: Repeat) -> None:
+        """Replay turns until their outcome is a cycle, and set down the outcome of the rest."""
+        period, states = repeat.period, list[object]()
+        turn = 0
+        while turn < repeat.count:
+            begin = repeat.start + turn * period
+            self.run(begin, begin + period)
+            turn += 1
+            here = slice(repeat.storages_after(turn - 1), repeat.storages_after(turn))
+            states.append((self._allocator.state(), self._address[here].tolist()))
+            cycle = self._cycle(states)
+            if cycle:
+                skipped = (repeat.count - turn) // cycle * cycle
+                if skipped:
+                    self._skip(repeat, turn, cycle, skipped)
+                    turn += skipped
+                    states.clear()
+
+    @staticmethod
+    def _cycle(states: Sequence[object]) -> int:
+        """After how many turns the allocator was as it is now, three times in a row; 0 where it was not."""
+        for length in range(1, _LONGEST_CYCLE + 1):
+            if len(states) > 3 * length and all(
+                states[-1 - place] == states[-1 - place - length] for place in range(2 * length)
+            ):
+                return length
+        return 0
+
+    def _skip(self, repeat: Repeat, turn: int, cycle: int, skipped: int) -> None:
+        """Set down ``skipped`` turns from ``turn`` on like the ``cycle`` before them, and go on behind them."""
+        end = repeat.start + turn * repeat.period
+        calls, times = cycle * repeat.period, skipped // cycle
+        alike = slice(end, end + times * calls)
+        self._stand_in[alike] = np.tile(np.arange(end - calls, end), times)
+        self._live_after[alike] = np.tile(self._live_after[end - calls : end], times)
+        behind = repeat.storages_after(turn)
+        storages = cycle * repeat.storages
+        filled = slice(behind, behind + times * storages)
+        for column in (self._address, self._block_bytes):
+            column[filled] = np.tile(column[behind - storages : behind], times)
+        moved = [storage for storage in self._live if behind - storages <= storage < behind]
+        for storage in moved:
+            self._live[storage + times * storages] = self._live.pop(storage)
+
+    def outcome(self) -> MemoryUse:
+        stands_for_itself = self._stand_in == np.arange(len(self._stand_in))
+        return MemoryUse(
+            address=self._address,
+            block_bytes=self._block_bytes,
+            born=self._born,
+            inside=self._inside,
+            base=self._base,
+            peak=self._peak,
+            peak_call=self._peak_call,
+            reserved=self._allocator.reserved,
+            live_after=self._live_after,
+            library=self._library,
+            replayed=np.flatnonzero(stands_for_itself),
+            stand_in=self._stand_in,
+        )
+
+
+def created(columns: Columns) -> tuple[Ints, Ints]:
+    """The call that made each storage: it first appears as an output; -1: it stood before the first call. And the
+    storages that were made, in the order in which they were."""
+    storages = len(columns.storage_bytes)
+    used, made, row = (np.full(storages + 1, columns.calls + 1, dtype=np.int64) for _ in range(3))
+    for first, starts, tensors in (
+        (used, columns.operand_start, columns.operands),
+        (made, columns.output_start, columns.outputs),
+    ):
+        # Backwards, so that the first appearance is what remains.
+        calls = np.repeat(np.arange(columns.calls), np.diff(starts))
+        first[columns.tensor_storage[tensors][::-1]] = calls[::-1]
+    row[columns.tensor_storage[columns.outputs][::-1]] = np.arange(len(columns.outputs))[::-1]
+    born: Ints = np.where(made < used, made, -1)[:storages]
+    numbers = np.flatnonzero(born >= 0)
+    return born, numbers[np.argsort(row[numbers], kind="stable")]

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from optrace.cost.memory import MemoryUse
 from optrace.graph import OpGraph
+from optrace.graph.columns import Ints
+from optrace.graph.nouns import PHASES
 
 Use = Literal[
     "parameters",
@@ -68,19 +72,22 @@ class Peak:
 
 def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
     """Take the peak of ``memory`` apart."""
-    born = {storage: call for call, storages in memory.created.items() for storage in storages}
-    freed = {
-        storage: call for call in range(-1, len(graph) - 1) for storage in graph.freed_after(call)
-    }  # fmt: skip
+    columns = graph.columns()
+    freed = np.full(len(graph.storages), len(graph))
+    # A storage that outlives the last call and one that goes with it are the same to a peak.
+    gone = columns.freed_after < len(graph) - 1
+    freed[columns.freed_storage[gone]] = columns.freed_after[gone]
     moment = memory.peak_call
-    alive = [
-        storage
-        for storage in memory.addresses
-        if born.get(storage, -1) <= moment and freed.get(storage, len(graph)) >= moment
-    ]
-    uses = uses_of(graph, alive, born)
+    alive = np.flatnonzero((memory.address >= 0) & (memory.born <= moment) & (freed >= moment)).tolist()
+    uses = uses_of(graph, alive, memory.born)
     holdings = [
-        Holding(storage, memory.block_bytes[storage], uses[storage], born.get(storage), freed.get(storage))
+        Holding(
+            storage,
+            int(memory.block_bytes[storage]),
+            uses[storage],
+            born if (born := int(memory.born[storage])) >= 0 else None,
+            end if (end := int(freed[storage])) < len(graph) else None,
+        )
         for storage in alive
     ]
     shares = dict.fromkeys(USES, 0)
@@ -93,26 +100,25 @@ def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
     )
 
 
-def uses_of(graph: OpGraph, storages: Iterable[int], born: dict[int, int]) -> dict[int, Use]:
-    """What each storage is for: as the tracer named it, else by the phases that made it and read it.
+def uses_of(graph: OpGraph, storages: Iterable[int], born: Ints) -> dict[int, Use]:
+    """What each storage is for: as the tracer named it, else by the phases that made it and read it. ``born``: the
+    call that made a storage, -1 for none.
 
     A gradient that is gone at the end of the run has no name: the backward pass made it and the optimizer read it.
     """
-    read_in_backward: set[int] = set()
-    read_by_optimizer: set[int] = set()
-    for call in range(len(graph)):
-        phase = graph.phase(call)
-        if phase in ("backward", "optimizer"):
-            seen = read_in_backward if phase == "backward" else read_by_optimizer
-            seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
+    columns = graph.columns()
+    phases = np.repeat(columns.phase, np.diff(columns.operand_start))
+    read = columns.tensor_storage[columns.operands]
+    read_in_backward = set(read[phases == PHASES.index("backward")].tolist())
+    read_by_optimizer = set(read[phases == PHASES.index("optimizer")].tolist())
 
     def use_of(storage: int) -> Use:
         known = _OF_KIND.get(graph.storages[storage].kind)
         if known is not None:
             return known
-        if storage not in born:
+        if born[storage] < 0:
             return "inputs"
-        phase = graph.phase(born[storage])
+        phase = graph.phase(int(born[storage]))
         if phase == "backward" and storage in read_by_optimizer:
             return "gradients"
         if phase in ("forward", "other") and storage in read_in_backward:

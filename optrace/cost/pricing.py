@@ -1,19 +1,31 @@
-"""Every call's cost: counts first, then the times that a profile derives from them."""
+"""Every call's cost: counts first, then the times that a profile derives from them.
+
+Calls that are alike share their counts; what differs from call to call is kept in columns. The ``OpCost`` of a call is
+made when somebody looks at it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
 
 from optrace.cost.device import DeviceModel, DeviceTime
-from optrace.cost.host import HostTime, host_time, python_scale
-from optrace.cost.l2 import L2Cache, Traffic
+from optrace.cost.host import HostColumns, HostTime, host_columns, python_scale
+from optrace.cost.l2 import Traffic
 from optrace.cost.memory import MemoryUse, memory_use
-from optrace.cost.profiles import Pricing
-from optrace.cost.rules import work_of
+from optrace.cost.profiles import GpuProfile, Pricing
+from optrace.cost.repeats import repeats
+from optrace.cost.signatures import mixed
+from optrace.cost.traffic import TrafficColumns, footprints, warm_traffic
 from optrace.cost.work import CostSource, Work
+from optrace.cost.works import Works
 from optrace.cost.workspaces import library_workspaces
-from optrace.graph import OpGraph
+from optrace.graph import Columns, OpGraph
+from optrace.graph.columns import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +71,116 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceColumns:
+    """``DeviceTime`` by call: ``of[call]`` is a row of ``distinct``."""
+
+    distinct: tuple[DeviceTime | None, ...]
+    of: Ints
+
+
+class Costs(Sequence[OpCost]):
+    """The calls' prices in call order, and the figures of all calls as columns, NaN where one is not known."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        works: Works,
+        traffic: TrafficColumns,
+        host: HostColumns,
+        device: DeviceColumns,
+    ) -> None:
+        self._graph = graph
+        self._made: dict[int, OpCost] = {}
+        self.works = works
+        self.traffic = traffic
+        self.host = host
+        self.device = device
+
+    @classmethod
+    def one_a_call(cls, graph: OpGraph, costs: Sequence[OpCost]) -> Costs:
+        """Prices that are known call by call."""
+        traffic = np.array(
+            [(t.read, t.written, t.copy_read, t.copy_written) for t in (cost.traffic for cost in costs)],
+            dtype=np.int64,
+        )
+        host = np.array(
+            [(h.python_us, h.autograd_us, h.dispatch_us, h.launch_us) for h in (cost.host for cost in costs)],
+            dtype=np.float64,
+        )
+        return cls(
+            graph,
+            Works.one_a_call([cost.work for cost in costs]),
+            TrafficColumns(*traffic.reshape(-1, 4).T),
+            HostColumns(*host.reshape(-1, 4).T),
+            DeviceColumns(tuple(cost.device for cost in costs), np.arange(len(costs))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.works.of)
+
+    @overload
+    def __getitem__(self, call: int) -> OpCost: ...
+    @overload
+    def __getitem__(self, call: slice) -> Sequence[OpCost]: ...
+    def __getitem__(self, call: int | slice) -> OpCost | Sequence[OpCost]:
+        if isinstance(call, slice):
+            return [self[number] for number in range(*call.indices(len(self)))]
+        number = call + len(self) if call < 0 else call
+        known = self._made.get(number)
+        if known is None:
+            if not 0 <= number < len(self):
+                raise IndexError(call)
+            known = self._made[number] = OpCost(
+                self.works.of_call(number, self._graph),
+                self.traffic[number],
+                self.host[number],
+                self.device.distinct[self.device.of[number]],
+            )
+        return known
+
+    def of_work(self, figures: Iterable[float | None]) -> Floats:
+        """A figure of distinct work, by call."""
+        values = [np.nan if figure is None else figure for figure in figures]
+        by_call: Floats = np.array(values, dtype=np.float64)[self.works.of]
+        return by_call
+
+    @cached_property
+    def launches(self) -> Floats:
+        return self.of_work(work.launches for work in self.works.distinct)
+
+    @cached_property
+    def hbm_read(self) -> Floats:
+        return np.where(np.isnan(self.launches), np.nan, self.traffic.read)
+
+    @cached_property
+    def hbm_written(self) -> Floats:
+        return np.where(np.isnan(self.launches), np.nan, self.traffic.written)
+
+    @cached_property
+    def host_wait(self) -> Bools:
+        return self.of_work(work.host_wait for work in self.works.distinct) > 0
+
+    @cached_property
+    def device_us(self) -> Floats:
+        times = [np.nan if time is None else time.us for time in self.device.distinct]
+        by_call: Floats = np.array(times, dtype=np.float64)[self.device.of]
+        return by_call
+
+    @cached_property
+    def bound_by_compute(self) -> Bools:
+        """The device time comes from the arithmetic side of the roofline."""
+        sides = [time is not None and time.roof == "compute" for time in self.device.distinct]
+        by_call: Bools = np.array(sides, dtype=np.bool_)[self.device.of]
+        return by_call
+
+
+@dataclass(frozen=True, slots=True)
 class PricedGraph:
     """A graph with a price on every call, in call order, and its memory. ``tail_us``: host time after the last."""
 
     graph: OpGraph
     pricing: Pricing
-    costs: tuple[OpCost, ...]
+    costs: Costs
     memory: MemoryUse
     tail_us: float = 0.0
 
@@ -72,55 +188,36 @@ class PricedGraph:
 def price(graph: OpGraph, pricing: Pricing) -> PricedGraph:
     """Price every call of ``graph``."""
     target = pricing.target(graph.info)
-    works = [work_of(node, target) for node in graph]
-    memory = memory_use(graph, [work.allocated for work in works], library_workspaces(graph, target))
-    traffics = warm_traffic(graph, works, memory, pricing.gpu.l2_bytes)
-    device = DeviceModel(pricing.gpu, target)
+    columns = graph.columns()
+    works = Works.of_graph(graph, columns, target)
+    traffic, memory = moved(columns, works, pricing.gpu, library_workspaces(graph, columns, target))
+    device = device_columns(graph, works, traffic, DeviceModel(pricing.gpu, target))
     scale = python_scale(pricing.host, graph.info.python_loop_us)
-    costs = []
-    for node, work, traffic in zip(graph, works, traffics, strict=True):
-        costs.append(
-            OpCost(
-                work=work,
-                traffic=traffic,
-                host=host_time(node, work, pricing.host, python_scale=scale),
-                device=device.time(node, work, traffic),
-            )
-        )
-    return PricedGraph(graph, pricing, tuple(costs), memory, tail_us=(graph.info.tail_us or 0.0) * scale)
+    host = host_columns(graph, columns, works, pricing.host, python_scale=scale)
+    costs = Costs(graph, works, traffic, host, device)
+    return PricedGraph(graph, pricing, costs, memory, tail_us=(graph.info.tail_us or 0.0) * scale)
 
 
-#: Where cuBLAS's own workspace lies: behind everything that the allocator hands out.
-_WORKSPACE = 1 << 60
+def moved(
+    columns: Columns, works: Works, gpu: GpuProfile, library: Sequence[int]
+) -> tuple[TrafficColumns, MemoryUse]:
+    """What crosses HBM in each call, and where everything lies; ``library`` is what libraries keep."""
+    prints = footprints(columns, works, gpu.l2_bytes)
+    allocated = [work.allocated for work in works.distinct]
+    temporaries = [allocated[number] for number in works.of.tolist()]
+    memory = memory_use(columns, temporaries, library, repeats(columns, prints.kinds[works.of]))
+    return warm_traffic(columns, works, prints, memory, gpu.l2_bytes), memory
 
 
-def warm_traffic(graph: OpGraph, works: Sequence[Work], memory: MemoryUse, l2_bytes: int) -> list[Traffic]:
-    """HBM traffic of each call in a step that was preceded by its like: what the step before left in L2 is there."""
-    cache = L2Cache(l2_bytes)
-    traffics: list[Traffic] = []
-    number = -1  # temporaries are numbered apart from storages
-    for _ in ("cold", "warm"):
-        traffics.clear()
-        for storage in memory.standing:
-            if not cache.holds(storage):
-                cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
-        for call, work in enumerate(works):
-            for storage in memory.created.get(call, ()):
-                cache.place(storage, memory.addresses[storage], graph.storages[storage].nbytes)
-            temporaries = []
-            for address, nbytes in _temporaries(work, memory.inside.get(call, ())):
-                number -= 1
-                cache.place(number, address, nbytes)
-                temporaries.append(number)
-            traffics.append(cache.run(work, temporaries, call))
-    return traffics
-
-
-def _temporaries(work: Work, allocated: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Address and bytes of each temporary: from the allocator, or one behind the other in the library's workspace."""
-    own = () if work.kind == "matmul" else allocated
-    free = _WORKSPACE
-    for place, nbytes in enumerate(work.scratch):
-        size = max(1, nbytes)
-        yield (own[place] if place < len(own) else free), size
-        free += size
+def device_columns(
+    graph: OpGraph, works: Works, traffic: TrafficColumns, model: DeviceModel
+) -> DeviceColumns:
+    """Device time of each call: once for all that do the same work with the same traffic."""
+    moves = mixed(works.of, traffic.read + traffic.written)
+    _, first, of = np.unique(moves, return_index=True, return_inverse=True)
+    nodes = {number: graph[int(works.first[number])] for number in np.unique(works.of).tolist()}
+    distinct = tuple(
+        model.time(nodes[number], works.distinct[number], traffic[call])
+        for call, number in zip(first.tolist(), works.of[first].tolist(), strict=True)
+    )
+    return DeviceColumns(distinct, of)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from typing import Literal
 
-from optrace.cost.pricing import OpCost
-from optrace.timeline import Span
+import numpy as np
+
+from optrace.cost.pricing import Costs
+from optrace.timeline import Spans
 
 Bound = Literal["launch", "memory", "compute", "sync", "host", "unknown"]
 BOUNDS: tuple[Bound, ...] = ("launch", "memory", "compute", "sync", "host", "unknown")
 
 
-def bound_of(cost: OpCost, span: Span) -> Bound:
-    """``launch`` where the device stood idle before the call longer than it was busy with it; else the
+def bounds_of(costs: Costs, spans: Spans) -> tuple[Bound, ...]:
+    """For each call ``launch`` where the device stood idle before it longer than it was busy with it; else the
     side of the roofline its device time comes from. A call that makes the host wait is ``sync``, one that
     launches nothing ``host``, one without a price ``unknown``."""
-    if cost.work.host_wait:
-        return "sync"
-    if cost.device is None:
-        return "unknown"
-    if not cost.launches:
-        return "host"
-    if span.gap_us > span.busy_us:
-        return "launch"
-    return cost.device.roof
+    rows = np.select(
+        [
+            costs.host_wait,
+            np.isnan(costs.device_us),
+            costs.launches == 0,
+            spans.gap_us > spans.busy_us,
+            costs.bound_by_compute,
+        ],
+        [BOUNDS.index(bound) for bound in ("sync", "unknown", "host", "launch", "compute")],
+        BOUNDS.index("memory"),
+    )
+    return tuple(BOUNDS[row] for row in rows.tolist())

@@ -14,10 +14,10 @@ from optrace.cost.device import DeviceModel, DeviceTime, device_time
 from optrace.cost.host import HostTime, host_class
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.l2 import Traffic
-from optrace.cost.memory import memory_use
-from optrace.cost.pricing import OpCost, PricedGraph, warm_traffic
+from optrace.cost.pricing import Costs, OpCost, PricedGraph, moved
 from optrace.cost.profiles import GpuProfile
 from optrace.cost.work import Access
+from optrace.cost.works import Works
 from optrace.cost.workspaces import library_workspaces
 from optrace.diagnosis.fusion import Fusion, Step
 from optrace.graph import OpFacts, OpGraph, Source, Storage, TensorMeta
@@ -32,22 +32,21 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     steps = _in_place(priced.graph, fusion.steps)
     graph = _graph(priced.graph, steps)
     works = [step.work for step in steps]
-    kept = library_workspaces(priced.graph, priced.pricing.target(priced.graph.info))
-    memory = memory_use(graph, [work.allocated for work in works], kept)
+    kept = library_workspaces(priced.graph, priced.graph.columns(), priced.pricing.target(priced.graph.info))
     gpu = priced.pricing.gpu
     model = DeviceModel(gpu, priced.pricing.target(priced.graph.info))
-    traffics = warm_traffic(graph, works, memory, gpu.l2_bytes)
+    traffic, memory = moved(graph.columns(), Works.one_a_call(works), gpu, kept)
     entries = _entries(graph, priced.pricing.host)
-    costs = tuple(
+    costs = [
         OpCost(
             work=step.work,
-            traffic=traffic,
+            traffic=traffic[number],
             host=_host_time(step, priced.pricing.host, entries.get(number, 0.0)),
-            device=_device_time(step, traffic, gpu, model),
+            device=_device_time(step, traffic[number], gpu, model),
         )
-        for number, (step, traffic) in enumerate(zip(steps, traffics, strict=True))
-    )
-    return PricedGraph(graph, priced.pricing, costs, memory, tail_us=priced.tail_us)
+        for number, step in enumerate(steps)
+    ]
+    return PricedGraph(graph, priced.pricing, Costs.one_a_call(graph, costs), memory, tail_us=priced.tail_us)
 
 
 def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceModel) -> DeviceTime | None:

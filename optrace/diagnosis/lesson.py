@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from optrace.cost.pricing import PricedGraph
-from optrace.cost.work import MATRIX_KINDS
+from optrace.cost.work import MATRIX_KINDS, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,23 @@ class Lesson:
         return "bandwidth" if self.traffic_us >= self.tax_us else "launch"
 
 
+def plain_counts(work: Work) -> tuple[int, int]:
+    """The kernels and bytes that the sum counts for a call."""
+    if work.launches == 0:
+        return 0, 0
+    reads = sorted((access.nbytes for access in work.reads), reverse=True)
+    writes = sorted((access.nbytes for access in work.writes), reverse=True)
+    inputs = 2 if work.kind in MATRIX_KINDS else 1
+    return 1, sum(reads[:inputs]) + sum(writes[:1])
+
+
 def lesson(priced: PricedGraph) -> Lesson:
     """The lesson's sum over a priced graph."""
-    kernels = nbytes = 0
-    for cost in priced.costs:
-        if cost.launches == 0:
-            continue
-        kernels += 1
-        reads = sorted((access.nbytes for access in cost.work.reads), reverse=True)
-        writes = sorted((access.nbytes for access in cost.work.writes), reverse=True)
-        inputs = 2 if cost.work.kind in MATRIX_KINDS else 1
-        nbytes += sum(reads[:inputs]) + sum(writes[:1])
+    works = priced.costs.works
+    counts = [plain_counts(work) for work in works.distinct]
+    calls = np.bincount(works.of, minlength=len(counts)).tolist()
+    kernels = sum(count * times for (count, _), times in zip(counts, calls, strict=True))
+    nbytes = sum(size * times for (_, size), times in zip(counts, calls, strict=True))
     gpu, host = priced.pricing.gpu, priced.pricing.host
     return Lesson(
         kernels=kernels,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from optrace.cost.pricing import PricedGraph
 from optrace.diagnosis.cuda_graph import replay_us
 from optrace.timeline import Timeline
@@ -63,17 +65,12 @@ class Verdict:
 
 def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
     """Sum the spans by cause: gaps are launch, device time goes to its side of the roofline."""
-    launch = memory = compute = sync = device = 0.0
-    launches = 0
-    for cost, span in zip(priced.costs, timeline.spans, strict=True):
-        launch += span.gap_us
-        sync += span.wait_us
-        device += span.exposed_us
-        launches += cost.launches or 0
-        if cost.device is not None and cost.device.roof == "compute":
-            compute += span.exposed_us
-        else:
-            memory += span.exposed_us
+    costs, spans = priced.costs, timeline.spans
+    launch, sync = float(spans.gap_us.sum()), float(spans.wait_us.sum())
+    device = float(spans.exposed_us.sum())
+    compute = float(spans.exposed_us[costs.bound_by_compute].sum())
+    memory = float(spans.exposed_us[~costs.bound_by_compute].sum())
+    launches = int(np.nansum(costs.launches))
     sums: Mapping[Bottleneck, float] = {"memory": memory, "launch": launch, "compute": compute, "sync": sync}
     gpu = priced.pricing.gpu
     largest = max(sums, key=lambda cause: sums[cause])

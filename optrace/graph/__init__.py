@@ -3,6 +3,7 @@
 Nothing here imports torch, so that a recorded graph can be read, priced and drawn anywhere.
 """
 
+from optrace.graph.columns import Columns
 from optrace.graph.nouns import (
     DTYPE_BYTES,
     Frame,
@@ -23,6 +24,7 @@ from optrace.graph.record import GraphFormatError, graph_from_record, graph_to_r
 
 __all__ = [
     "DTYPE_BYTES",
+    "Columns",
     "Edge",
     "Frame",
     "GraphFormatError",

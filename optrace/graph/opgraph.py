@@ -8,6 +8,7 @@ lines. ``graph[i]`` makes the ``OpNode`` of a row when somebody looks at it.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,9 @@ from importlib import import_module
 from typing import Generic, Literal, TypeVar
 
 import networkx as nx
+import numpy as np
 
+from optrace.graph.columns import Columns, Ints
 from optrace.graph.nouns import (
     PHASES,
     Mark,
@@ -230,7 +233,7 @@ class OpGraph:
         """Storage ``storage`` was gone once call ``after`` had run (-1: before the first)."""
         self._freed_storage.append(storage)
         self._freed_after.append(after)
-        self.__dict__.pop("_freed_by_call", None)
+        self.__dict__.pop("_frees", None)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -269,6 +272,35 @@ class OpGraph:
             autograd=bool(self._autograd[number]),
             python_us=self.python_us(number),
             freed=self.freed_after(number),
+        )
+
+    def columns(self) -> Columns:
+        """Copies of the columns as they are now."""
+        python_us = np.array(self._python_us, dtype=np.float64)
+        python_us[python_us < 0] = np.nan
+        freed_after = _ints(self._freed_after)
+        in_time = np.argsort(freed_after, kind="stable")
+        return Columns(
+            op=_ints(self._op),
+            template=_ints(self._template),
+            phase=_ints(self._phase),
+            stream=_ints(self._stream),
+            autograd=np.array(self._autograd, dtype=np.bool_),
+            python_us=python_us,
+            operand_start=np.concatenate(([0], _ints(self._operand_end))),
+            operands=_ints(self._operands),
+            operand_flags=_ints(self._operand_flags),
+            output_start=np.concatenate(([0], _ints(self._output_end))),
+            outputs=_ints(self._outputs),
+            tensor_layout=_ints(self._tensor_layout),
+            tensor_storage=_ints(self._tensor_storage),
+            tensor_offset=_ints(self._tensor_offset),
+            storage_bytes=np.fromiter((s.nbytes for s in self.storages), np.int64, len(self.storages)),
+            storage_on_device=np.fromiter(
+                (s.device != "cpu" for s in self.storages), np.bool_, len(self.storages)
+            ),
+            freed_storage=_ints(self._freed_storage)[in_time],
+            freed_after=freed_after[in_time],
         )
 
     def facts(self, number: int) -> OpFacts:
@@ -359,14 +391,15 @@ class OpGraph:
 
     def freed_after(self, number: int) -> tuple[int, ...]:
         """Storages that were gone once the call had run (-1: before the first call)."""
-        return self._freed_by_call.get(number, ())
+        after, storages = self._frees
+        start = bisect_left(after, number)
+        return tuple(storages[start : bisect_right(after, number, lo=start)])
 
     @cached_property
-    def _freed_by_call(self) -> dict[int, tuple[int, ...]]:
-        freed: dict[int, list[int]] = {}
-        for storage, after in zip(self._freed_storage, self._freed_after, strict=True):
-            freed.setdefault(after, []).append(storage)
-        return {after: tuple(storages) for after, storages in freed.items()}
+    def _frees(self) -> tuple[array[int], array[int]]:
+        """Calls and the storages that were gone after them, in the order of the calls."""
+        columns = self.columns()
+        return array("q", columns.freed_after.tobytes()), array("q", columns.freed_storage.tobytes())
 
     @cached_property
     def edges(self) -> list[Edge]:
@@ -393,6 +426,10 @@ class OpGraph:
             for edge in self.edges
         )
         return graph
+
+
+def _ints(column: array[int]) -> Ints:
+    return np.array(column, dtype=np.int64)
 
 
 def _fill(template: object, supply: Iterator[TensorMeta]) -> Value:

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from optrace.cost.host import host_class, host_time, python_scale
+from optrace.cost.host import host_class, host_columns, python_scale
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.profiles import pricing
 from optrace.cost.rules import work_of
+from optrace.cost.works import Works
+from optrace.graph.nouns import PHASES
 from tests.cost.calls import TARGET, Maker, T
 
 HOST = HostProfile(
@@ -28,6 +31,20 @@ HOST = HostProfile(
 )
 
 
+def call(name, *args, out=None):
+    """A graph of one call."""
+    make = Maker()
+    make(name, *args, out=out)
+    return make.graph
+
+
+def host_time(graph, python_scale=1.0, **columns):
+    """The host's time of a graph's only call, with some of its columns replaced."""
+    known = replace(graph.columns(), **columns)
+    works = Works.of_graph(graph, known, TARGET)
+    return host_columns(graph, known, works, HOST, python_scale=python_scale)[0]
+
+
 @pytest.mark.parametrize(
     ("name", "args", "out", "kind", "dispatch", "launches"),
     [
@@ -41,23 +58,22 @@ HOST = HostProfile(
     ],
 )
 def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind, dispatch, launches):
-    node = Maker()(name, *args, out=out)
-    work = work_of(node, TARGET)
-    assert host_class(node.facts.packet, work) == kind
-    time = host_time(node, work, HOST)
+    graph = call(name, *args, out=out)
+    assert host_class(graph[0].facts.packet, work_of(graph[0], TARGET)) == kind
+    time = host_time(graph)
     assert (time.python_us, time.dispatch_us, time.launch_us) == (3.0, dispatch, launches * 2.0)
 
 
 def test_python_that_was_timed_stands_for_the_estimate_and_is_scaled():
-    node = replace(Maker()("aten.add.Tensor", T(8), T(8), out=T(8)), python_us=10.0, autograd=True)
-    time = host_time(node, work_of(node, TARGET), HOST, python_scale=2.0)
+    graph = call("aten.add.Tensor", T(8), T(8), out=T(8))
+    time = host_time(graph, 2.0, python_us=np.array([10.0]), autograd=np.array([True]))
     # 10 us on a machine that is twice as fast: 20, of which autograd has its own.
     assert (time.python_us, time.autograd_us) == (20.0 - 1.0, 1.0)
 
 
 def test_between_calls_of_the_backward_pass_runs_no_python():
-    node = replace(Maker()("aten.add.Tensor", T(8), T(8), out=T(8)), python_us=6.0, phase="backward")
-    time = host_time(node, work_of(node, TARGET), HOST)
+    graph = call("aten.add.Tensor", T(8), T(8), out=T(8))
+    time = host_time(graph, python_us=np.array([6.0]), phase=np.array([PHASES.index("backward")]))
     assert (time.python_us, time.autograd_us) == (0.0, 6.0)
 
 

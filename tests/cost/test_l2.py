@@ -3,7 +3,7 @@
 import pytest
 
 from optrace.cost import l2 as module
-from optrace.cost.l2 import L2Cache
+from optrace.cost.l2 import L2Cache, touches_of
 from optrace.cost.work import Access, Pass, Work
 from optrace.graph import TensorMeta
 
@@ -21,12 +21,20 @@ def tensor(storage, mib, offset=0, shape=None, stride=(1,)):
 class Cache:
     def __init__(self):
         self.l2 = L2Cache(CAPACITY * MIB)
+        self.blocks = {}
 
     def place(self, storage, address, mib):
-        self.l2.place(storage, address * MIB, mib * MIB)
+        self.blocks[storage] = address * MIB, mib * MIB
+        self.l2.place(address * MIB, mib * MIB)
+
+    def traffic(self, work, scratch=(), call=0):
+        """Of a call whose temporaries were placed under the numbers ``scratch``."""
+        touches = touches_of(work, lambda storage: self.blocks.get(storage, (0, 0))[1], CAPACITY * MIB)
+        numbers = [scratch[~block] if block < 0 else block for block in touches.blocks]
+        return self.l2.run(touches, [self.blocks[number][0] for number in numbers], call)
 
     def run(self, work, scratch=(), call=0):
-        traffic = self.l2.run(work, scratch, call)
+        traffic = self.traffic(work, scratch, call)
         return traffic.read / MIB, traffic.written / MIB
 
     def touch(self, reads=(), writes=(), call=0):
@@ -52,7 +60,7 @@ def test_the_first_read_comes_from_hbm_and_the_next_does_not(cache):
 def stream(cache, mib):
     """Read so many MiB that were never seen before; half of their lines come with a copy."""
     cache.place(99, 1000, 500)
-    cache.l2.run(Work(kernels=1, reads=(Access(tensor(99, mib), mib * MIB),)))
+    cache.run(Work(kernels=1, reads=(Access(tensor(99, mib), mib * MIB),)))
 
 
 @pytest.mark.parametrize(("streamed", "left"), [(24, 1), (30, 0)])
@@ -172,7 +180,7 @@ def test_what_the_copy_engine_moves_is_told_apart(cache):
     work = Work(
         kernels=1, memcpys=1, passes=(Pass((source,), (result,), is_copy=True), Pass((result,), (result,)))
     )
-    traffic = cache.l2.run(work)
+    traffic = cache.traffic(work)
     assert (traffic.read, traffic.copy_read) == (MIB, MIB)
 
 

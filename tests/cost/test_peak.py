@@ -24,7 +24,7 @@ def test_shares_are_by_use_and_add_up_to_the_peak(maker):
     graph = maker.graph
     numbers = [graph.tensor_storage(graph.operands(0)[place]) for place in (0, 1)]
     graph.set_storage(numbers[1], kind="parameter", name="w")
-    memory = memory_use(graph, [(), (2 * MB,)], library=(12 * MB,))
+    memory = memory_use(graph.columns(), [(), (2 * MB,)], library=(12 * MB,))
     peak = peak_of(graph, memory)
     # 4 MiB each; the workspace is the library's block and the call's own temporary.
     assert peak.shares == {
@@ -48,7 +48,7 @@ def test_a_storage_freed_before_the_peak_is_not_in_it(maker):
     gone, at_it = (graph.tensor_storage(graph.outputs(call)[0]) for call in (0, 1))
     graph.add_free(gone, 1)
     graph.add_free(at_it, 2)
-    peak = peak_of(graph, memory_use(graph, [(), (), ()]))
+    peak = peak_of(graph, memory_use(graph.columns(), [(), (), ()]))
     # What is freed after the call at the peak is alive in it.
     assert [held.nbytes for held in peak.holdings] == [4 * MB, 2 * MB, 4 * 1024]
 
@@ -109,7 +109,10 @@ def test_workspaces_of_libraries(maker, calls, phases, capability, blocks):
         operands = {"mm": (a, b), "addmm": (T(64), a, b), "relu": (a,)}[name]
         maker(f"aten.{name}.default", *operands, out=T(64, 64))
         maker.graph._phase[-1] = ("forward", "backward", "optimizer", "other").index(phase)
-    assert library_workspaces(maker.graph, replace(TARGET, capability=capability)) == blocks
+    assert (
+        library_workspaces(maker.graph, maker.graph.columns(), replace(TARGET, capability=capability))
+        == blocks
+    )
 
 
 def test_the_workspaces_of_a_recorded_process():
@@ -124,4 +127,4 @@ def test_the_workspaces_of_a_recorded_process():
 def test_products_on_the_host_take_no_workspace(maker):
     a = T(64, 64, device="cpu")
     maker("aten.mm.default", a, a, out=T(64, 64, device="cpu"))
-    assert library_workspaces(maker.graph, TARGET) == ()
+    assert library_workspaces(maker.graph, maker.graph.columns(), TARGET) == ()

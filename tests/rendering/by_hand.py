@@ -11,10 +11,10 @@ from optrace.cost.device import DeviceTime, Roof
 from optrace.cost.host import HostTime
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
-from optrace.cost.pricing import OpCost, PricedGraph
+from optrace.cost.pricing import Costs, OpCost, PricedGraph
 from optrace.cost.profiles import Pricing, find_gpu, host_profiles
 from optrace.cost.work import Access, CostSource, Work
-from optrace.diagnosis import bound_of, lesson, verdict
+from optrace.diagnosis import bounds_of, lesson, verdict
 from optrace.diagnosis.cuda_graph import blockers
 from optrace.diagnosis.cures import Cures, Region, Row
 from optrace.diagnosis.fusion import Fusion
@@ -141,14 +141,15 @@ class HandGraph:
             last = out
 
     def report(self) -> Report:
-        memory = memory_use(self.graph, [()] * len(self.graph))
-        priced = PricedGraph(self.graph, Pricing(GPU, HOST), tuple(self.costs), memory)
+        memory = memory_use(self.graph.columns(), [()] * len(self.graph))
+        costs = Costs.one_a_call(self.graph, self.costs)
+        priced = PricedGraph(self.graph, Pricing(GPU, HOST), costs, memory)
         tasks = [
             Task(cost.host, cost.launches or 0, cost.device_us or 0.0, host_wait=cost.work.host_wait)
             for cost in self.costs
         ]
         timeline = simulate(tasks, sync_us=HOST.sync_us)
-        bounds = tuple(bound_of(cost, span) for cost, span in zip(self.costs, timeline.spans, strict=True))
+        bounds = bounds_of(costs, timeline.spans)
         made = Report(priced, timeline, bounds, verdict(priced, timeline), lesson(priced))
         # Where a report keeps its cures once they were asked for: by hand too, whatever the device model says.
         vars(made)["cures"] = _cures(priced, timeline.wall_us)

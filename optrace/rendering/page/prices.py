@@ -12,11 +12,12 @@ from typing import Any, get_args
 import msgspec
 
 from optrace.cost.device import peak_flops
-from optrace.cost.host import host_class, host_time
+from optrace.cost.host import dispatched_us, host_class
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.pricing import OpCost, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
-from optrace.diagnosis import Cures, lesson
+from optrace.diagnosis import Cures
+from optrace.diagnosis.lesson import plain_counts
 from optrace.rendering.page.columns import ColumnType, Packer
 from optrace.rendering.page.terms import DeviceTerms, Knot, TermsModel
 from optrace.rendering.scoreboard import main_math_dtype
@@ -111,7 +112,7 @@ def _peaks(report: Report) -> list[dict[str, Any]]:
 
 
 def _columns(report: Report, pack: Packer) -> dict[str, Any]:
-    plain = [_lesson_of(report, cost) for cost in report.costs]
+    plain = [plain_counts(cost.work) for cost in report.costs]
     return {
         **_costs(report.costs, device_terms(report), *_host_parts(report), pack),
         "plainKernels": pack.add("Uint8", (kernels for kernels, _ in plain)),
@@ -218,10 +219,11 @@ def _host_parts(report: Report) -> tuple[list[float], list[float]]:
     time for all classes of calls, as where ``pricing`` is given one."""
     none, one = _at_dispatch(report, 0.0), _at_dispatch(report, 1.0)
     held, dispatches = [], []
-    for node, cost in zip(report.graph, report.costs, strict=True):
-        without = host_time(node, cost.work, none).dispatch_us
+    for call, cost in enumerate(report.costs):
+        packet, operands = report.graph.facts(call).packet, len(report.graph.operands(call))
+        without, _ = dispatched_us(packet, operands, cost.work, none)
         held.append(without)
-        dispatches.append(host_time(node, cost.work, one).dispatch_us - without)
+        dispatches.append(dispatched_us(packet, operands, cost.work, one)[0] - without)
     return held, dispatches
 
 
@@ -235,9 +237,3 @@ def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]
 def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
     """The host with one dispatch time for all classes of calls."""
     return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, class_us={})
-
-
-def _lesson_of(report: Report, cost: OpCost) -> tuple[int, int]:
-    """The plain sum's kernels and bytes of one call."""
-    alone = lesson(PricedGraph(report.graph, report.pricing, (cost,), report.priced.memory))
-    return alone.kernels, alone.bytes

@@ -126,15 +126,14 @@ def _storages(report: Report, pack: Packer) -> dict[str, Any]:
     it outlived (``calls``: it is there at the end), what it is for."""
     graph, memory = report.graph, report.priced.memory
     calls = len(graph)
-    made = {storage: call for call, storages in memory.created.items() for storage in storages}
     freed = {storage: call for call in range(-1, calls) for storage in graph.freed_after(call)}
-    rows = sorted(memory.addresses)
-    uses = uses_of(graph, rows, made)
+    rows = memory.placed.tolist()
+    uses = uses_of(graph, rows, memory.born)
     names = {row: graph.storages[storage].name for row, storage in enumerate(rows)}
     return {
         "uses": USES,
-        "bytes": pack.add("Float64", (memory.block_bytes[storage] for storage in rows)),
-        "born": pack.add("Int32", (made.get(storage, -1) for storage in rows)),
+        "bytes": pack.add("Float64", memory.block_bytes[rows].tolist()),
+        "born": pack.add("Int32", memory.born[rows].tolist()),
         "died": pack.add("Int32", (freed.get(storage, calls) for storage in rows)),
         "use": pack.add("Uint8", (USES.index(uses[storage]) for storage in rows)),
         "names": {row: name for row, name in names.items() if name},

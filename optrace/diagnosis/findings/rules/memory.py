@@ -23,9 +23,7 @@ def kept_alive_at_the_peak(scene: Scene) -> Iterator[Hit]:
     if peak_call < 0:
         return
     graph = scene.graph
-    made: dict[int, int] = {}
-    for call, storages in memory.created.items():
-        made.update(dict.fromkeys(storages, call))
+    made = {storage: call for storage in memory.placed.tolist() if (call := int(memory.born[storage])) >= 0}
     freed = {storage: call for call in range(peak_call) for storage in graph.freed_after(call)}
     last_use = dict(made)
     for call in range(len(scene)):

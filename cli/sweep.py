@@ -1,0 +1,250 @@
+"""``optrace sweep``: a program on several GPUs, in several batch sizes and dtypes, a line each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from .errors import DONE, INTERRUPTED, PROGRAM_RAISED, BadInput, bad_input, tell
+from .options import (
+    Assume,
+    AssumeOption,
+    AutocastOption,
+    BandwidthOption,
+    DispatchOption,
+    HostOption,
+    LaunchOption,
+    NoGradOption,
+    OptimizerOption,
+    ProgramCommand,
+    StepsOption,
+    TrainOption,
+    WarmupOption,
+    batch_sizes,
+)
+from .speaker import Speaker
+
+if TYPE_CHECKING:
+    from optrace.cost.profiles import Pricing
+    from optrace.rendering.sweep import Case
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One run of the program, in a process of its own, and the GPUs that it is priced for. ``gpus`` names each as the
+    user did, with its profiles; they answer the program alike."""
+
+    target: str
+    options: Mapping[str, Any]
+    assume: str
+    gpus: tuple[tuple[str, Pricing], ...]
+
+    @property
+    def title(self) -> str:
+        """What sets it apart: ``batch 8, bf16, h100 h200``."""
+        batch, dtype = self.options["batch"], self.options["dtype"]
+        parts = (f"batch {batch}" if batch else "", dtype or "", " ".join(name for name, _ in self.gpus))
+        return ", ".join(filter(None, parts))
+
+
+@app.command(cls=ProgramCommand)
+def sweep(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="model.py, model.py:name or package.module:name",
+            rich_help_panel="Arguments",
+        ),
+    ],
+    gpu: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help="GPUs to price for")] = "h200",
+    batch: Annotated[
+        str | None, typer.Option(metavar="N[,N...]", help="call get_inputs(batch=N) for each N")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE[,...]", help="of weights and inputs; with --autocast, the dtypes to cast to"
+        ),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="write a plot (.svg .png .pdf) or .json; repeatable"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="processes at a time  [default: one a CPU core]"),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
+    assume: AssumeOption = Assume.ERROR,
+    steps: StepsOption = 1,
+    warmup: WarmupOption = None,
+    train: TrainOption = False,
+    optimizer: OptimizerOption = "adamw",
+    autocast: AutocastOption = False,
+    no_grad: NoGradOption = False,
+    host: HostOption = None,
+    dispatch_us: DispatchOption = None,
+    launch_us: LaunchOption = None,
+    bandwidth_tb: BandwidthOption = None,
+) -> int:
+    """Price a program on several GPUs, in several batch sizes and dtypes. No GPU is needed.
+
+    optrace sweep model.py --gpu h100,h200,b200 --batch 1,8,64 --dtype bf16,fp32
+    """
+    from optrace.rendering import RenderError
+    from optrace.rendering.sweep import check_plot, sweep_json, write_sweep
+
+    if target.endswith(".json"):
+        raise BadInput(
+            f"{target} is a recorded graph: a sweep runs the program (optrace {target} --gpu NAME)"
+        )
+    with bad_input(RenderError):
+        for file in out or []:
+            check_plot(file)
+    prices = {
+        "host": host,
+        "dispatch_us": dispatch_us,
+        "launch_us": launch_us,
+        "bandwidth_tb_s": bandwidth_tb,
+    }
+    groups = _groups(
+        _names("--gpu", gpu), {name: value for name, value in prices.items() if value is not None}
+    )
+    options = {
+        "train": train,
+        "optimizer": optimizer,
+        "steps": steps,
+        "warmup": warmup,
+        "autocast": autocast,
+        "no_grad": no_grad,
+        "args": ctx.obj or (),
+    }
+    traces = [
+        Trace(target, options | {"dtype": kind, "batch": size}, assume.value, tuple(group))
+        for kind in (_names("--dtype", dtype) if dtype else (None,))
+        for size in batch_sizes(batch) or (None,)
+        for group in groups
+    ]
+    say = Speaker(quiet or json)
+    cases, code = _run(traces, jobs or os.cpu_count() or 1, say)
+    if not cases:
+        return code
+    title = Path(target).name
+    if json:
+        print(sweep_json(title, cases).decode(), end="")
+    else:
+        say.show(_table(cases))
+        ran = sum(1 for _ in traces)
+        say.line(f"{len(cases)} cases from {ran} traces: GPUs of one compute capability share theirs")
+    for file in out or []:
+        with bad_input(RenderError):
+            write_sweep(title, cases, file)
+        say.line(f"wrote {file}")
+    return code
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """The words of ``h100,h200``, each once, in this order. Raises ``BadInput`` for an empty one."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise BadInput(f"{option} {text}: names with commas between, and one is empty")
+    return tuple(dict.fromkeys(words))
+
+
+def _groups(names: tuple[str, ...], prices: dict[str, Any]) -> list[list[tuple[str, Pricing]]]:
+    """The GPUs that can share a trace: torch picks kernels, and with them ops, by compute capability."""
+    from optrace.cost.profiles import pricing
+
+    groups: dict[object, list[tuple[str, Pricing]]] = {}
+    with bad_input(ValueError):
+        for name in names:
+            priced_as = pricing(name, **prices)
+            groups.setdefault((priced_as.gpu.vendor, priced_as.gpu.capability), []).append((name, priced_as))
+    return list(groups.values())
+
+
+def _run(traces: list[Trace], jobs: int, say: Speaker) -> tuple[list[Case], int]:
+    """The cases of all traces in the order of the traces, and an exit code. What fails is told, and the rest goes on;
+    bad input ends it."""
+    found: dict[int, list[Case]] = {}
+    code = DONE
+    with _pool(min(jobs, len(traces))) as pool:
+        running = {pool.submit(run_trace, trace): number for number, trace in enumerate(traces)}
+        try:
+            for done, number in _finished(running):
+                cases, ended, message = done.result()
+                if message:
+                    raise BadInput(f"{traces[number].title}: {message}")
+                found[number] = cases
+                if ended:
+                    tell(f"{traces[number].title}: failed, and is left out")
+                    code = ended if ended == INTERRUPTED else PROGRAM_RAISED
+                else:
+                    say.progress_line(f"{len(found)} of {len(traces)} traced: {traces[number].title}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [case for number in sorted(found) for case in found[number]], code
+
+
+def _finished(running: dict[Future[Any], int]) -> Iterator[tuple[Future[Any], int]]:
+    return ((future, running[future]) for future in as_completed(running))
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    """A process for each trace, so that a program finds torch as it is at its start. Where processes can be forked,
+    from one that has imported torch and nothing has run in."""
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" in methods:
+        context.set_forkserver_preload(["optrace.api", "optrace.program"])
+    return ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1)
+
+
+def run_trace(trace: Trace) -> tuple[list[Case], int, str]:
+    """In a process of its own: the trace's cases, the exit code of its run, and what was wrong with what was asked."""
+    import torch
+
+    from optrace.rendering.sweep import case_of
+    from optrace.report import report
+
+    from .recording import record
+
+    torch.set_num_threads(1)
+    place = {"mode": "fake", "device": "cuda", "assume": trace.assume}
+    try:
+        graph, code = record(trace.target, dict(trace.options), place, trace.gpus[0][1], Speaker(quiet=True))
+    except BadInput as error:
+        return [], DONE, str(error)
+    if code:
+        return [], code, ""
+    batch, dtype = trace.options["batch"], trace.options["dtype"]
+    return [case_of(report(graph, priced_as), name, batch, dtype) for name, priced_as in trace.gpus], DONE, ""
+
+
+def _table(cases: list[Case]) -> Table:
+    from optrace.rendering.sweep import rows
+
+    heading, cells = rows(cases)
+    table = Table.grid(padding=(0, 2))
+    for name in heading:
+        table.add_column(no_wrap=True, justify="left" if name in ("dtype", "gpu", "bound") else "right")
+    table.add_row(*heading, style="bright_black")
+    for row in cells:
+        table.add_row(*row)
+    return table
