@@ -36,12 +36,12 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     gpu = priced.pricing.gpu
     model = DeviceModel(gpu, priced.pricing.target(priced.graph.info))
     traffic, memory = moved(graph.columns(), Works.one_a_call(works), gpu, kept)
-    entries = _entries(graph, priced.pricing.host)
+    before = entries(graph, priced.pricing.host)
     costs = [
         OpCost(
             work=step.work,
             traffic=traffic[number],
-            host=_host_time(step, priced.pricing.host, entries.get(number, 0.0)),
+            host=_host_time(step, priced.pricing.host, before.get(number, 0.0)),
             device=_device_time(step, traffic[number], gpu, model),
         )
         for number, step in enumerate(steps)
@@ -61,12 +61,13 @@ def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceMod
     return streamed if math_us <= streamed.us else replace(streamed, us=math_us, roof="compute")
 
 
-def _entries(graph: OpGraph, host: HostProfile) -> dict[int, float]:
-    """What stands before steps: the guards before the first, and the rest of a training step before its backward."""
-    found = {0: host.compiled_call_us}
-    backward = next((call for call in range(len(graph)) if graph.phase(call) == "backward"), None)
-    if backward is not None:
-        found[backward] = found.get(backward, 0.0) + host.compiled_training_us
+def entries(graph: OpGraph, host: HostProfile) -> dict[int, float]:
+    """What stands before calls of a compiled program: before the first, its backward pass and its optimizer."""
+    found = {0: host.compiled_call_us} if len(graph) else {}
+    for phase, us in (("backward", host.compiled_backward_us), ("optimizer", host.compiled_optimizer_us)):
+        first = next((call for call in range(len(graph)) if graph.phase(call) == phase), None)
+        if first is not None:
+            found[first] = found.get(first, 0.0) + us
     return found
 
 

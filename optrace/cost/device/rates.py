@@ -34,7 +34,8 @@ class Rates:
         rates = gpu.kernels[launch.kind]
         moving = _moving(launch.nbytes, hbm_bytes, rates, gpu)
         working = launch.blocks / gpu.sm_count * (rates.block_us + launch.steps * rates.step_us)
-        missed = hbm_bytes / launch.nbytes if launch.nbytes else 0.0
+        # More crosses HBM where a strided read takes whole sectors, or older bytes are written back meanwhile.
+        missed = min(1.0, hbm_bytes / launch.nbytes) if launch.nbytes else 0.0
         waiting = launch.steps * (rates.chain_us + missed * rates.miss_us)
         us = rates.floor_us + max(waiting, working) + launch.tail * rates.tail_us + moving
         return launch.count * us, launch.count * moving
