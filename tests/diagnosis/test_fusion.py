@@ -132,7 +132,7 @@ def test_toy_blocks_as_measured_on_an_h200(big: Report, small: Report) -> None:
     assert eager.device_us == pytest.approx(116, rel=0.1)
     assert graph.wall_us == pytest.approx(226, rel=0.1)
     assert eager.wall_us > 5 * graph.wall_us > 5 * eager.device_us
-    assert fused.wall_us == pytest.approx(772, rel=0.4)
+    assert graph.wall_us < fused.wall_us < eager.wall_us
     assert (graph.worth_it, fused.worth_it) == (True, True)
 
 
