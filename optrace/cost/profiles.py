@@ -270,16 +270,20 @@ def host_profiles() -> Mapping[str, HostProfile]:
 def _load(folder: str, kind: type[P]) -> dict[str, P]:
     """Those that ship, and over them the user's own."""
     own = user_config_path("optrace") / folder
-    folders: list[Traversable] = [resources.files("optrace.profiles").joinpath(folder)]
+    found = _profiles_in(resources.files("optrace.profiles").joinpath(folder), kind)
     if own.is_dir():
-        folders.append(own)
-    return {
-        profile.key: profile
-        for place in folders
-        for file in sorted(place.iterdir(), key=lambda f: f.name)
-        if file.name.endswith(".toml")
-        for profile in [_read(file, kind)]
-    }
+        try:
+            found |= _profiles_in(own, kind)
+        except ProfileFileError as error:
+            raise ProfileFileError(
+                f"{error}; remove it, or let `optrace calibrate --save` write it anew"
+            ) from None
+    return found
+
+
+def _profiles_in(place: Traversable, kind: type[P]) -> dict[str, P]:
+    files = sorted((file for file in place.iterdir() if file.name.endswith(".toml")), key=lambda f: f.name)
+    return {profile.key: profile for profile in (_read(file, kind) for file in files)}
 
 
 def _read(file: Traversable, kind: type[P]) -> P:

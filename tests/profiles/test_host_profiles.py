@@ -47,6 +47,15 @@ def test_an_own_profile_stands_before_one_that_ships(own):
     assert find_host("default").dispatch_of("matmul") == 9.5
 
 
+def test_an_own_profile_that_is_none_says_the_way_out(own):
+    (own / "host" / "old.toml").write_text(PROFILE.format(key="old").replace("view_us", "no_longer_us"))
+    profiles.host_profiles.cache_clear()
+    with pytest.raises(
+        ProfileFileError, match=r"old\.toml is no HostProfile: .*; remove it, or let `optrace cal"
+    ):
+        pricing()
+
+
 def test_a_path_names_a_profile(tmp_path):
     file = tmp_path / "box.toml"
     file.write_text(PROFILE.format(key="box"))
