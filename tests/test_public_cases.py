@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import optrace
 from optrace.cost.rules import work_of
+from optrace.diagnosis.fusion import fuse
 from optrace.report import Report
 from tests.cost.calls import TARGET, Maker, T
 
@@ -725,7 +726,7 @@ def test_every_use_of_a_tensor_by_later_modules_is_an_edge() -> None:
 
 
 def test_geglu_in_two_kernels() -> None:
-    # huggingface/blog PR#3408: launches and tensor_bytes; fused it would be two reads and a write.
+    # huggingface/blog PR#3408: launches and tensor_bytes, in eager and of the fusion cure: two reads and a write.
     def prepare(place: Any) -> Callable[[], object]:
         g, u = (place(torch.zeros(8192, 3072, dtype=torch.bfloat16)) for _ in range(2))
         return lambda: F.gelu(g) * u
@@ -734,13 +735,15 @@ def test_geglu_in_two_kernels() -> None:
     each = 2 * 8192 * 3072
     assert total(report, "launches") == 2
     assert total(report, "tensor_bytes") == (2 + 3) * each == 251_658_240
+    (fused,) = fuse(report.priced).steps
+    assert (fused.work.launches, fused.work.tensor_bytes) == (1, 3 * each)
     assert 3 * each == 150_994_944
 
 
 @pytest.mark.parametrize(("dtype", "launches"), [(torch.float32, 9), (torch.bfloat16, 10)])
 def test_gemmas_rms_norm_in_ops(dtype: torch.dtype, launches: int) -> None:
     # sgl-project/sglang PR#32261: to float, square, mean, add, rsqrt, multiply, 1 + weight, multiply, back; a weight
-    # in half precision is converted too.
+    # in half precision is converted too. ``launches`` in eager, and 1 of the fusion cure.
     def prepare(place: Any) -> Callable[[], object]:
         x, weight = place(torch.zeros(64, 512, dtype=torch.bfloat16)), place(torch.zeros(512, dtype=dtype))
 
@@ -751,4 +754,7 @@ def test_gemmas_rms_norm_in_ops(dtype: torch.dtype, launches: int) -> None:
 
         return run
 
-    assert total(reported(prepare), "launches") == launches
+    report = reported(prepare)
+    assert total(report, "launches") == launches
+    (fused,) = fuse(report.priced).steps
+    assert fused.work.launches == 1

@@ -44,14 +44,30 @@ def test_persistent_kernels_draw_tiles_beyond_two_a_cta(target, m, n, k, tiles, 
         # Rows of 50257 elements are not 16-byte aligned: no Hopper kernel; k is deep, semaphores are zeroed.
         (Gemm(1024, 768, 50257, HALF, aligned=False), 1, 1),
         (Gemm(1024, 50257, 768, HALF, aligned=False), 1, 0),
+        # 32 x 4 = 128 tiles of 128 x 128 <= 132 SMs and k 4097 >= 4096: two parts, 4 x 2 x 4095 x 512 B = 16.8 MB, reduced.
+        (Gemm(4095, 512, 4097, HALF, aligned=False), 2, 0),
+        # A bias is added in place, behind a memset; 8 x 16 = 128 tiles of 64 x 64 are more than 132 / 4 and k 257 < 1536.
+        (Gemm(4095, 256, 4097, HALF, aligned=False, fused_bias=True), 1, 1),
+        (Gemm(1000, 512, 257, HALF, aligned=False), 1, 0),
+        # 2 x 8 = 16 untransposed tiles of 64 x 64 are at most 132 / 8: split at any depth over 8.
+        (Gemm(127, 512, 33, HALF, aligned=False), 2, 0),
+        (Gemm(127, 512, 33, HALF, aligned=False, fused_bias=True), 1, 0),
         # float32: 64 tiles of 64 x 64 (16 x 4) fill less than half the 132 SMs, k 256 >= 256.
         (Gemm(1000, 200, 256, "float32"), 2, 0),
         (Gemm(1000, 200, 192, "float32"), 1, 0),
         # 16 x 9 = 144 tiles are at most 1.125 x 132 = 148.5, and k 384 >= 320.
         (Gemm(1000, 520, 384, "float32"), 1, 1),
-        (Gemm(1000, 650, 384, "float32"), 1, 0),
-        # A bias in the epilogue: 32 x 32 tiles decide. 2 x 16 = 32 of 132 SMs; 16 x 16 = 256.
-        (Gemm(64, 512, 64, "float32", right_transposed=True, fused_bias=True), 2, 0),
+        # 16 x 11 = 176 are more: rounds decide. 4 x 11 = 44 tiles of 256 x 64 leave two thirds of the SMs idle for
+        # 1.1 x 16384 x (384 + 16) = 7.2 M; three parts fill them: 1.1 x 16384 x (128 + 16) + 10,000 + 0.4 x 3 x 650,000 = 3.4 M.
+        (Gemm(1000, 650, 384, "float32"), 2, 0),
+        # 8 x 16 = 128 tiles of 128 x 128 are one full round.
+        (Gemm(1000, 2048, 672, "float32"), 1, 0),
+        # A bias in the epilogue: 32 x 32 tiles decide. 2 x 16 = 32 < 0.3 x 132 are split; 16 x 16 = 256 are enough; so are
+        # 8 x 8 = 64 for k 256 <= 400. Little work (64 x 512 x 64 = 2^21) is scaled first and its bias comes last.
+        (Gemm(64, 512, 64, "float32", right_transposed=True, fused_bias=True), 3, 1),
+        (Gemm(64, 512, 65, "float32", right_transposed=True, fused_bias=True), 2, 0),
+        (Gemm(256, 256, 256, "float32", right_transposed=True, fused_bias=True), 1, 0),
+        (Gemm(256, 256, 480, "float32", right_transposed=True, fused_bias=True), 3, 1),
         (Gemm(512, 512, 64, "float32", right_transposed=True, fused_bias=True), 1, 0),
         # 12 tiles of 64 x 64: scaled, added to atomically, bias last, one memset.
         (Gemm(64, 768, 3072, "float32", right_transposed=True, fused_bias=True), 3, 1),
@@ -255,3 +271,6 @@ def test_large_partial_sums_are_added_in_place(target):
     # 64 x 32 tiles of 64 x 64 are more than 132: semaphores are zeroed, nothing is reduced.
     made = plan(Gemm(2048, 4096, 8192, "float32", left_transposed=True), target)
     assert (made.kernels, made.memsets, made.workspace_elements) == (1, 1, 0)
+    # 16 x 9 = 144 tiles of 64 x 64 in two parts: one of them goes through the workspace.
+    made = plan(Gemm(1000, 520, 384, "float32"), target)
+    assert (made.kernels, made.memsets, made.workspace_elements) == (1, 1, 1000 * 520)

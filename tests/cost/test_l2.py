@@ -1,9 +1,11 @@
 """What the L2 lets through. The cache holds 40 MiB in sets that are all alike, 32 of them dirty."""
 
+import math
+
 import pytest
 
 from optrace.cost import l2 as module
-from optrace.cost.l2 import L2Cache, touches_of
+from optrace.cost.l2 import L2Cache, missing_share, touches_of
 from optrace.cost.work import Access, Pass, Work
 from optrace.graph import TensorMeta
 
@@ -149,10 +151,12 @@ def test_only_part_of_a_block_is_taken_over_by_a_smaller_tensor(cache):
 
 
 def test_a_strided_read_moves_whole_sectors(cache):
-    """Every eighth byte of 4 MiB: 4 MiB / 8 elements, all of the 4 MiB's sectors."""
-    cache.place(0, 0, 4)
-    every_eighth = tensor(0, 4, shape=(4 * MIB // 8,), stride=(8,))
-    assert cache.touch(reads=[every_eighth])[0] == pytest.approx(4, abs=1e-5)
+    """Every eighth byte of 4 MiB: all of its sectors. Every 64th: they come in two at a time; every 128th, half of them."""
+    for step, read in ((8, 4), (64, 4), (128, 2)):
+        cache = Cache()
+        cache.place(0, 0, 4)
+        apart = tensor(0, 4, shape=(4 * MIB // step,), stride=(step,))
+        assert cache.touch(reads=[apart])[0] == pytest.approx(read, abs=1e-4)
 
 
 def test_passes_run_one_after_the_other(cache):
@@ -184,13 +188,34 @@ def test_what_the_copy_engine_moves_is_told_apart(cache):
     assert (traffic.read, traffic.copy_read) == (MIB, MIB)
 
 
-def test_atomics_in_no_order_move_a_sector_each(cache):
-    """80 MiB do not fit: half of the touches miss. 2 MiB fit."""
-    for mib, beyond in ((80, (10 * MIB * 32 - 80 * MIB) / MIB / 2), (2, 0)):
+def test_reads_in_no_order_fetch_two_sectors_each(cache):
+    """80 MiB take 1.5 x 80 = 120 of 40: a third of the touches find their bytes. 2 MiB fit."""
+    for mib, read in ((80, 10 * 64 * (1 - 40 / 120)), (2, 2)):
         cache = Cache()
         cache.place(0, 0, mib)
         part = Access(tensor(0, mib), mib * MIB, scattered=10 * MIB)
-        assert cache.run(Work(kernels=1, reads=(part,)))[0] == pytest.approx(mib + beyond)
+        assert cache.run(Work(kernels=1, reads=(part,)))[0] == pytest.approx(read)
+
+
+def test_atomics_in_no_order_write_a_sector_each(cache):
+    """80 MiB at home only: half of the touches fetch 54 bytes, each writes a sector of 32. 2 MiB fit."""
+    for mib, read, written in ((80, 10 * 54 / 2, 10 * 32), (2, 2, 0)):
+        cache = Cache()
+        cache.place(0, 0, mib)
+        part = Access(tensor(0, mib), mib * MIB, scattered=10 * MIB)
+        moved = cache.run(Work(kernels=1, passes=(Pass((part,), (part,)),)))
+        # Of what the touches leave dirty the cache keeps up to 40 MiB.
+        assert moved[0] == pytest.approx(read)
+        assert written - 40 <= moved[1] <= written
+
+
+def test_the_share_that_misses_is_what_does_not_fit():
+    """100 of which 25 fit: three quarters miss. Where as much streams by as fits while each chunk of 64 bytes is touched once,
+    t = chunks solves 2 x t / chunks + 100 x (1 - exp(-t / chunks)) = 2 + 63.2: exp(-1) miss."""
+    assert missing_share(100.0, 50, 0.0, 25.0) == pytest.approx(0.75)
+    chunks = 100 / 64
+    capacity = 2 + 100 * (1 - math.exp(-1))
+    assert missing_share(100.0, 50, 50 * 2 / chunks, capacity) == pytest.approx(math.exp(-1))
 
 
 def test_crowded_sets_overflow_first():

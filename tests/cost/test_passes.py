@@ -60,6 +60,8 @@ def test_a_rule_has_the_last_word():
         # Three floats a row: one sector each; where they may start anywhere, 12 + 32 - 4 on average.
         ((10, 3), (64, 1), 0, 10 * 32),
         ((10, 3), (65, 1), 0, 10 * (12 + 32 - 4)),
+        # Ten floats of eleven a row: what a row's last sector reaches beyond is the next row's.
+        ((10, 10), (11, 1), 0, 10 * 11 * 4),
         # Transposed, all elements are there.
         ((64, 8), (1, 64), 0, 8 * 64 * 4),
         # Repeated along a dimension.

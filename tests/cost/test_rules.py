@@ -1,5 +1,7 @@
 """What each op makes the GPU do: every expected number is arithmetic on the page."""
 
+import math
+
 import pytest
 import torch
 
@@ -56,11 +58,11 @@ ROWS = [
         T(8, 2),
         1, 0, (2 + 8 * 4 + 4 * 2) * 4, 8 * 2 * 4, 2 * 8 * 4 * 2 + 8 * 2, 2 * 8 * 4 * 2,
     ),
-    # A gather reads the rows it takes and does no arithmetic.
+    # A gather reads the rows it takes, 1000 x (1 - exp(-5 / 1000)) of them different ones, and does no arithmetic.
     (
         ("aten.embedding.default", T(1000, 16), T(5, dtype="int64")),
         T(5, 16),
-        1, 0, 5 * 16 * 4 + 5 * 8, 5 * 16 * 4, 0, 0,
+        1, 0, round(1000 * 16 * 4 * (1 - math.exp(-5 / 1000))) + 5 * 8, 5 * 16 * 4, 0, 0,
     ),
     (("aten.sum.default", x), T(), 1, 0, 4 * 24 * 4, 4, 4 * 24, 0),
     (("aten._softmax.default", x, -1, False), T(4, 24), 1, 0, 4 * 24 * 4, 4 * 24 * 4, 5 * 4 * 24, 0),
@@ -133,6 +135,22 @@ def test_an_op_of_somebody_else_has_no_price(maker, target):
 def test_arithmetic_without_a_formula_is_unknown_not_zero(maker, target):
     work = work_of(maker("aten._linalg_eigvals.default", T(4, 4), out=T(4, dtype="complex64")), target)
     assert (work.kernels, work.flops, work.source) == (None, None, "unknown")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_cslt_sparse_mm", "_dyn_quant_matmul_4bit", "_sparse_semi_structured_mm", "_slow_conv2d_forward", "_conv_depthwise2d",
+        "fake_quantize_per_tensor_affine_cachemask", "ctc_loss.Tensor", "rrelu_with_noise_backward",
+        "renorm", "segment_reduce", "trace_backward", "vander", "nanquantile", "lu_unpack", "linalg_matrix_exp", "matrix_exp",
+    ],
+)  # fmt: skip
+def test_an_op_without_a_rule_that_is_not_pointwise_does_unknown_arithmetic(maker, target, name):
+    packet, _, chosen = name.partition(".")
+    overload = f"aten.{packet}.{chosen or getattr(torch.ops.aten, packet).overloads()[0]}"
+    work = work_of(maker(overload, x, y, out=T(4, 24)), target)
+    assert work.flops is None
+    assert work.matmul_flops is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from optrace.cost.passes import passes_of
 from optrace.cost.rules import work_of
 from optrace.cost.rules.normalization import channels_last_blocks
 from tests.cost.calls import T
@@ -101,3 +102,24 @@ def test_long_rows_of_softmax_leave_the_l2_between_passes(maker, target):
     assert sum(access.nbytes for access in work.rereads) == 2 * 4096 * 393216 * 4
     short = work_of(maker("aten._softmax.default", T(4096, 2048), 1, False, out=T(4096, 2048)), target)
     assert short.rereads == ()
+
+
+def test_long_rows_of_a_norm_leave_the_l2_before_their_second_pass(maker, target):
+    # 16 blocks of 128 threads a multiprocessor: 2,112 rows of 16 KB twice are 69 MB of 50, of 4 KB 17 MB. A third stays.
+    long, short = T(16384, 4096), T(16384, 1024)
+    work = work_of(
+        maker("aten.native_layer_norm.default", long, [4096], None, None, 1e-5, out=(T(16384, 4096),)), target
+    )
+    assert sum(access.nbytes for access in work.rereads) == round(2 / 3 * 16384 * 4096 * 4)
+    work = work_of(
+        maker("aten.native_layer_norm.default", short, [1024], None, None, 1e-5, out=(T(16384, 1024),)),
+        target,
+    )
+    assert work.rereads == ()
+
+
+def test_softmax_along_rows_reads_twice_more_in_passes_of_their_own(maker, target):
+    # Blocks pass down the columns of 64 MiB three times: largest, sum, result.
+    source = T(4096, 4096)
+    work = work_of(maker("aten._softmax.default", source, 0, False, out=T(4096, 4096)), target)
+    assert [sum(access.nbytes for access in one.reads) for one in passes_of(work)] == [4 * 4096 * 4096] * 3

@@ -1,5 +1,7 @@
 """Passes of calls whose kernels go over their data several times: bytes read and written, as if nothing were cached."""
 
+import math
+
 import pytest
 
 from optrace.cost.passes import passes_of
@@ -28,6 +30,7 @@ def moved(work):
 
 SHORT, LONG = 4 * 24, 128 * 5000
 TABLE = T(100, 16)
+DRAWN = round(4 * 100 * 16 * (1 - math.exp(-8 / 100)))
 
 ROWS = [
     # Values copied twice, positions filled in, both sorted in place.
@@ -45,9 +48,11 @@ ROWS = [
         ("aten.argsort.default", T(5000)), ints(5000),
         4 * 5000 + 4 * 12 * 5000, 4 * 5000 + 8 * 5000 + 4 * 12 * 5000, 4 * 5000, 4 * 5000,
     ),
-    # A row in one block is read once; split over blocks, once for each of 4 digits and once to gather.
+    # A row in one block is read once; split over blocks, once for each of 4 digits and once to gather. 20 blocks a row of
+    # 4 x 256 elements count 256 digits each, in 2 bytes.
     (("aten.topk.default", T(4, 24), 2), (T(4, 2), ints(4, 2)), 4 * SHORT, 12 * 8, 0, 0),
-    (("aten.topk.default", T(4, 20000), 2), (T(4, 2), ints(4, 2)), 5 * 4 * 80000, 12 * 8, 0, 0),
+    (("aten.topk.default", T(4, 20000), 2), (T(4, 2), ints(4, 2)),
+     5 * 4 * 80000 + 4 * 4 * 20 * 512, 12 * 8 + 4 * 4 * 20 * 512, 0, 0),
     # Cloned by the copy engine; then the clone and the mask, and the clone again.
     (
         ("aten.masked_fill.Scalar", T(4, 24), T(4, 24, dtype="bool"), 0.0), T(4, 24),
@@ -63,10 +68,11 @@ ROWS = [
         ("aten.scatter_.src", T(4, 24), 1, ints(4, 8), T(4, 8)), T(4, 24),
         (8 + 4) * 32, 4 * 32, 0, 0,
     ),
-    # A table of 100 rows is cleared; 8 rows are read, added to and written.
+    # A table of 100 rows is cleared; 8 rows drawn of them are 100 x (1 - exp(-8 / 100)) = 7.69 different ones, which are
+    # read, added to and written.
     (
         ("aten.embedding_dense_backward.default", T(8, 16), ints(8), 100, -1, False), TABLE,
-        4 * 8 * 16 + 8 * 8 + 4 * 8 * 16, 4 * 100 * 16 + 4 * 8 * 16, 0, 0,
+        4 * 8 * 16 + 8 * 8 + DRAWN, 4 * 100 * 16 + DRAWN, 0, 0,
     ),
     # Zeros, then the gradient into its rows.
     (
@@ -83,11 +89,28 @@ def test_bytes_of_all_passes(maker, row):
 
 
 def test_an_element_comes_with_its_sector(maker):
-    """Two of 24 floats a row: a sector of 32 bytes each, in order along the row; from other rows in no order."""
-    along = work_of(maker("aten.gather.default", T(4, 24), 1, ints(4, 2), out=T(4, 2)), TARGET)
+    """Two of 96 floats a row: 64 bytes each, in order along the row; from other rows in no order."""
+    along = work_of(maker("aten.gather.default", T(4, 96), 1, ints(4, 2), out=T(4, 2)), TARGET)
     across = work_of(maker("aten.gather.default", T(4, 24), 0, ints(2, 24), out=T(2, 24)), TARGET)
-    assert [(a.nbytes, a.scattered) for a in along.reads] == [(8 * 32, 0), (8 * 8, 0)]
+    assert [(a.nbytes, a.scattered) for a in along.reads] == [(8 * 64, 0), (8 * 8, 0)]
     assert [(a.nbytes, a.scattered) for a in across.reads] == [(4 * 24 * 4, 48), (8 * 48, 0)]
+
+
+def test_elements_written_across_rows_are_parts_of_sectors_that_are_read(maker):
+    target, values = T(4, 24), T(4, 24)
+    work = work_of(maker("aten.scatter_.src", target, 0, ints(4, 24), values, out=target), TARGET)
+    assert [(a.nbytes, a.scattered) for a in work.reads] == [(4 * 96, 96), (8 * 96, 0), (4 * 96, 0)]
+    assert [(a.nbytes, a.scattered) for a in work.writes] == [(4 * 96, 96)]
+
+
+def test_a_row_that_is_picked_again_is_found_where_what_comes_between_fits(maker):
+    """10,000 rows of 1,024 floats, 10,000 x 4 KB between two picks of one: 41 MB of 50 fit. 20,000 picks do not."""
+    few, many = (
+        work_of(maker("aten.index_select.default", T(30000, 1024), 0, ints(n), out=T(n, 1024)), TARGET)
+        for n in (10000, 20000)
+    )
+    assert few.reads[0].nbytes == round(30000 * 4096 * (1 - math.exp(-1 / 3)))
+    assert many.reads[0].nbytes == 20000 * 4096
 
 
 def test_adding_across_rows_is_scattered(maker):

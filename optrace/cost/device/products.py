@@ -10,7 +10,7 @@ from optrace.cost.device.streams import STRIDED_BLOCK, copy, over, pointwise
 from optrace.cost.profiles import Target
 from optrace.cost.rules.gemm import Gemm, plan
 from optrace.cost.rules.layouts import contiguous
-from optrace.cost.rules.matmul import _bias_is_fused, _is_walkable, gemm_of
+from optrace.cost.rules.matmul import _bias_is_fused, _is_walkable, first_matrix, gemm_of
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -79,17 +79,26 @@ def _vector(rows: float, depth: float, nbytes: float) -> Kernel:
     return Kernel("dot" if rows == 1 or depth >= 1 << 16 else "gemv", nbytes, rows, depth / 1000)
 
 
-@launches("aten.mm", "aten.bmm", "aten._int_mm", "aten._scaled_mm", "aten.addbmm")
+@launches("aten.mm", "aten.bmm", "aten._int_mm", "aten._scaled_mm")
 def multiplies(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
-    left, right = node.inputs[0], node.inputs[1]
-    if node.facts.packet == "aten.addbmm":
-        left, right = node.tensor("batch1"), node.tensor("batch2")
-    return _with_copies(node, work, target, left, right)
+    return _with_copies(node, work, target, node.inputs[0], node.inputs[1])
 
 
-@launches("aten.addmm", "aten.baddbmm", "aten._addmm_activation")
+@launches("aten.addbmm", "aten.addbmm_")
+def adds_products(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    """A copy of the addend, then a product a batch."""
+    left, right = node.tensor("batch1"), node.tensor("batch2")
+    batches = left.shape[0]
+    nbytes = work.tensor_bytes / max(1, batches)
+    one = product(gemm_of(first_matrix(left), first_matrix(right)), nbytes, target, left.itemsize)
+    addend, result = node.tensor("self"), node.outputs[0]
+    copied = node.arg("beta", 1) != 0 and not any(node.writes)
+    return [*([over(result.shape, result, addend)] if copied else []), *one * batches]
+
+
+@launches("aten.addmm", "aten.addmm_", "aten.baddbmm", "aten.baddbmm_", "aten._addmm_activation")
 def multiplies_and_adds(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
-    batched = node.facts.packet == "aten.baddbmm"
+    batched = node.facts.packet.startswith("aten.baddbmm")
     left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
     addend, mat1, mat2 = node.tensor("self"), node.tensor(left), node.tensor(right)
     fused = not batched and _bias_is_fused(node, addend, mat2)
@@ -118,7 +127,7 @@ def _with_copies(
     ]
 
 
-@launches("aten.mv", "aten.addmv", "aten.dot", "aten.vdot")
+@launches("aten.mv", "aten.addmv", "aten.addmv_", "aten.dot", "aten.vdot")
 def vectors(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     matrix = max(node.inputs, key=lambda tensor: tensor.numel)
     count = work.kernels or 1

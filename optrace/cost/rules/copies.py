@@ -150,7 +150,7 @@ def fills_with_random_numbers(node: OpNode, _target: Target) -> Work:
     )
 
 
-@rule("aten.copy_", "aten._to_copy", "aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
+@rule("aten.copy_", "aten._to_copy", "aten.clone", "aten.lift_fresh_copy")
 def copies(node: OpNode, _target: Target) -> Work:
     """One pass, or one memcpy between host and device; the destination is not read (Copy.cu).
 

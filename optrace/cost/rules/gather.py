@@ -12,15 +12,32 @@ from optrace.cost.rules.layouts import contiguous, contiguous_copies, contiguous
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, streaming
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.sectors import SECTOR
+from optrace.cost.sectors import FETCH
 from optrace.cost.work import FREE, Access, Pass, Work
 from optrace.graph import OpNode, TensorMeta, tensors_in
 
 
-def _selected(node: OpNode, source: TensorMeta) -> list[Access]:
-    """Reads where ``source`` gives at most as many bytes as the output takes."""
+def distinct_bytes(tensor: TensorMeta, drawn: int) -> int:
+    """Bytes of a tensor that ``drawn`` bytes of rows hit, where an index whose values are not known picks them at random,
+    some more than once; as many rows as there are count as each of them once."""
+    whole = tensor.nbytes
+    return whole if drawn == whole or not whole else round(whole * -math.expm1(-drawn / whole))
+
+
+#: Bytes of each row that all blocks of a gather of rows pass over before they go on (``vectorized_gather_kernel_launch``:
+#: 256 threads of 16 bytes).
+GATHERED_AT_ONCE = 4096
+
+
+def _selected(node: OpNode, source: TensorMeta, target: Target, *, once: bool = False) -> list[Access]:
+    """Reads where ``source`` gives rows for all that is written; ``once``: none of them twice. A row that is picked again
+    is found in the L2 if what is gathered meanwhile fits it."""
     taken = sum(access.nbytes for access in outputs_written(node))
-    return _reading(node, source, Access(source, min(source.nbytes, taken)))
+    picks = max((tensor.numel for tensor in node.inputs if tensor.dtype in ("int64", "int32")), default=1)
+    meanwhile = min(taken, picks * GATHERED_AT_ONCE)
+    repeats_are_free = not once and meanwhile <= target.l2_bytes
+    found = distinct_bytes(source, taken) if repeats_are_free else min(source.nbytes, taken)
+    return _reading(node, source, Access(source, found))
 
 
 def _reading(node: OpNode, source: TensorMeta, part: Access) -> list[Access]:
@@ -29,9 +46,9 @@ def _reading(node: OpNode, source: TensorMeta, part: Access) -> list[Access]:
 
 
 @rule("aten.embedding", "aten.index_select")
-def reads_only_selected_rows(node: OpNode, _target: Target) -> Work:
+def reads_only_selected_rows(node: OpNode, target: Target) -> Work:
     """One kernel; a gather does no arithmetic (Indexing.cu)."""
-    return streaming(node, reads=_selected(node, node.inputs[0]), kind="gather")
+    return streaming(node, reads=_selected(node, node.inputs[0], target), kind="gather")
 
 
 @rule("aten.gather", "aten.take")
@@ -47,7 +64,7 @@ def _elements(node: OpNode, tensor: TensorMeta, count: int) -> Access:
     the index lie rows apart."""
     dim = node.arg("dim")
     in_order = isinstance(dim, int) and (not tensor.shape or tensor.stride[dim] == 1)
-    return Access(tensor, min(tensor.nbytes, count * SECTOR), 0 if in_order else count)
+    return Access(tensor, min(tensor.nbytes, count * FETCH), 0 if in_order else count)
 
 
 def nonzero_kernels(mask: TensorMeta) -> int:
@@ -64,7 +81,7 @@ def _masks(indices: object) -> list[TensorMeta]:
 
 
 @rule("aten.index", "aten._unsafe_index")
-def indexes(node: OpNode, _target: Target) -> Work:
+def indexes(node: OpNode, target: Target) -> Work:
     """One kernel, after the positions of boolean masks, whose number the host waits for (IndexKernel.cu)."""
     masks = _masks(node.arg("indices"))
     over_result = sum(kernels_over(out.shape, out) for out in node.outputs)
@@ -72,7 +89,7 @@ def indexes(node: OpNode, _target: Target) -> Work:
         node,
         kernels=over_result + sum(nonzero_kernels(mask) for mask in masks),
         memcpys=len(masks),
-        reads=_selected(node, node.inputs[0]),
+        reads=_selected(node, node.inputs[0], target, once=bool(masks)),
         kind="gather",
         host_wait=bool(masks),
     )
@@ -161,13 +178,13 @@ def _scattered(
     others = [access for access in inputs_read(node) if access.tensor.id != target.id]
     if not _clones(node):
         part = Access(target, min(target.nbytes, filled), scattered)
-        reads = [part, *others] if accumulates else others
+        reads = [part, *others] if accumulates or scattered else others
         return reads, [part], (Pass(tuple(reads), (part,)),)
     result = node.outputs[0]
     part = Access(result, min(result.nbytes, filled), scattered)
     own, written = Access(target, target.nbytes), Access(result, result.nbytes)
     copied = Pass((own,), (written,), is_copy=_clone(node)[1] > 0)
-    changed = Pass((*others, part) if accumulates else tuple(others), (part,))
+    changed = Pass((*others, part) if accumulates or scattered else tuple(others), (part,))
     return [own, *others], [written], (copied, changed)
 
 
@@ -190,7 +207,8 @@ def _scattered(
 )
 def scatters(node: OpNode, _target: Target) -> Work:
     """One kernel that writes only the places that the source fills; an out-of-place form clones its input first. One
-    FLOP an element where values accumulate (ScatterGatherKernel.cu, Indexing.cu).
+    FLOP an element where values accumulate (ScatterGatherKernel.cu, Indexing.cu). Elements written in no order are parts of
+    sectors, which are read first.
 
     ``scatter_reduce`` without ``include_self`` writes neutral values first; a mean counts what it adds up,
     fills in ones, and divides (TensorAdvancedIndexing.cpp).
@@ -207,9 +225,7 @@ def scatters(node: OpNode, _target: Target) -> Work:
     if "scatter_reduce" in packet:
         extra = (not node.arg("include_self", True)) + (6 if node.arg("reduce") == "mean" else 0)
     by_element = _elements(node, target, indexed.numel).scattered if "scatter" in packet else 0
-    reads, writes, passes = _scattered(
-        node, filled, accumulates=accumulates, scattered=by_element if accumulates else 0
-    )
+    reads, writes, passes = _scattered(node, filled, accumulates=accumulates, scattered=by_element)
     kernels, memcpys = _clone(node)
     return streaming(
         node,
@@ -257,7 +273,7 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
         memsets = sorted_first.memsets
     else:
         kernels += 1
-    filled = values.nbytes if on_device(values) and values.numel > 1 else own.nbytes
+    filled = distinct_bytes(own, values.nbytes) if on_device(values) and values.numel > 1 else own.nbytes
     reads, writes, passes = _scattered(node, filled, accumulates=accumulates)
     return streaming(
         node,
@@ -363,7 +379,7 @@ def _zeroed_then_added(node: OpNode, gradient: TensorMeta, indices: TensorMeta) 
         passes.append(Pass((operands[place],), (number,)))
         operands[place] = number
     table = node.outputs[0]
-    rows = Access(table, min(table.nbytes, indices.numel * table.shape[-1] * table.itemsize))
+    rows = Access(table, distinct_bytes(table, indices.numel * table.shape[-1] * table.itemsize))
     return [*passes, Pass((), (Access(table, table.nbytes),)), Pass((*operands, rows), (rows,))]
 
 
@@ -373,7 +389,7 @@ def sums_bags_of_rows(node: OpNode, _target: Target) -> Work:
     table, indices = node.inputs[:2]
     row = table.shape[-1] * table.itemsize
     reads = [
-        replace(access, nbytes=min(access.nbytes, indices.numel * row))
+        replace(access, nbytes=distinct_bytes(table, indices.numel * row))
         if access.tensor.id == table.id
         else access
         for access in inputs_read(node)

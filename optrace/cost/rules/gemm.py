@@ -57,10 +57,28 @@ _SIMT_SPLIT_BUSY_K = 320
 _TF32_SPLIT_MIN_K, _TF32_SPLIT_K_PER_TILE = 160, 16
 #: The depth from which Hopper's kernels are chosen for many tiles.
 _TF32_DRAWN_MIN_K = 256
+#: The same of half-precision kernels without Hopper's: deep enough for many tiles, and for few.
+_TENSOR_OP_DEEP_K, _TENSOR_OP_SHALLOW_K = 1536, 130
+#: More 64 x 64 tiles than so many an SM: the GPU is busy, and k is shared out only to even out rounds.
+_SIMT_BUSY = 1.125
+#: Share of the peak that tiles reach, steps of k that fill a pipeline, and what parts of k cost: for each such product,
+#: for each partial sum; the least depth of a part; and rounds lost where no more than two follow each other. Fitted to 124
+#: products of the record and of a sweep, of which it gets 91 % right.
+_SIMT_RATES = {
+    (32, 32): 0.53, (32, 64): 0.69, (64, 32): 0.69, (64, 64): 0.74, (64, 128): 0.88, (128, 64): 0.88,
+    (128, 128): 0.95, (64, 256): 1.0, (256, 64): 1.0, (128, 256): 1.0, (256, 128): 1.0,
+}  # fmt: skip
+_SIMT_FILL_K, _SPLIT_COST, _PART_COST, _SIMT_LEAST_PART_K, _ALONE = 16, 10_000, 0.4, 128, 0.1
+#: Bytes of partial sums beyond which they are added up in place.
+_LARGEST_PARTIAL_SUMS = 20_000_000
+#: Depth up to which cuBLASLt leaves a product whole although some SMs have no tile.
+_LT_SHALLOW_K = 400
 #: Rows that one launch of a SIMT kernel reaches: 65,535 blocks of 16.
 _MAX_SIMT_ROWS = 65_535 * 16
 #: Share of the L2 that keeps operands (the rest is lost to conflicts and to both halves keeping a copy).
 _L2_USABLE_SHARE = 0.8
+#: Columns of tiles that CUTLASS's grid holds side by side; CTAs of the other kernels that an SM keeps in step.
+_SWIZZLED_COLUMNS, _CTAS_A_SM = 8, 2
 #: SIMT kernels load k in slices of this depth.
 _SIMT_SLICE_K = 8
 #: The depth from which SIMT kernels prefer few large split tiles.
@@ -167,12 +185,36 @@ def _warp_specialized(gemm: Gemm, target: Target) -> GemmPlan:
 def _tensor_op(gemm: Gemm, target: Target) -> GemmPlan:
     """Older tensor-core kernels, one tile a CTA: GPUs before Hopper, and rows that are not 16-byte aligned.
 
-    A deep product is split along k in place, behind a memset of its tiles' semaphores.
+    Too few tiles for the SMs are split along a deep k: partial sums are reduced by a second kernel, or added up in
+    place, behind a memset of the tiles' semaphores, where k is very deep, they would be large or a bias is added
+    (cuBLASLt).
     """
-    tile = (128, 128) if gemm.tiles(128, 128) >= target.sm_count // 2 else (64, 64)
-    if gemm.k >= 4 * _DEEP_K and gemm.batch == 1:
-        return _plan(gemm, target, "tensor_op", tile, splits=8, memsets=1)
-    return _plan(gemm, target, "tensor_op", tile)
+    if gemm.batch == 1 and min(gemm.m, gemm.n) == 1:
+        return _plan(gemm, target, "thin", (1, 8))
+    deep = gemm.k >= 4 * _DEEP_K
+    tile = (128, 128) if deep or gemm.tiles(128, 128) >= 0.45 * target.sm_count else (64, 64)
+    if gemm.batch > 1 or not _splits_tensor_op(gemm, target):
+        return _plan(gemm, target, "tensor_op", tile)
+    splits = max(2, min(gemm.k // 128, 2 * target.sm_count // gemm.tiles(*tile)))
+    if deep or gemm.fused_bias or 4 * splits * gemm.m * gemm.n > _LARGEST_PARTIAL_SUMS:
+        return _plan(gemm, target, "tensor_op", tile, splits=splits, memsets=1)
+    return _plan(gemm, target, "tensor_op", tile, splits=splits, kernels=2)
+
+
+def _splits_tensor_op(gemm: Gemm, target: Target) -> bool:
+    """Whether k is deep enough for the SMs that tiles leave idle. Without a bias (cuBLAS) shallower products of few tiles
+    are split too, untransposed ones at any depth, as float32 ones are."""
+    small, large = gemm.tiles(64, 64), gemm.tiles(128, 128)
+    if gemm.k >= 4 * _DEEP_K or (gemm.k >= _DEEP_K and large <= target.sm_count):
+        return True
+    if gemm.fused_bias:
+        return False
+    if gemm.k >= _TENSOR_OP_DEEP_K and large <= target.sm_count:
+        return True
+    untransposed = not (gemm.left_transposed or gemm.right_transposed)
+    if untransposed and gemm.k > _SIMT_SLICE_K and small <= target.sm_count // 8:
+        return True
+    return small < target.sm_count // 4 and gemm.k >= _TENSOR_OP_SHALLOW_K
 
 
 def _tf32(gemm: Gemm, target: Target) -> GemmPlan:
@@ -204,20 +246,24 @@ def _simt(gemm: Gemm, target: Target) -> GemmPlan:
             workspace_elements=first.workspace_elements + rest.workspace_elements,
         )
     if gemm.batch == 1 and min(gemm.m, gemm.n) == 1:
-        # A matrix times a vector: gemv. Very long dot products go to the dot kernel and its second stage.
-        dots = gemm.k >= 1 << 16
+        # A matrix times a vector: gemv. Long dot products, or few of them, go to the dot kernel and its second stage.
+        dots = gemm.k >= 1 << 16 or (max(gemm.m, gemm.n) <= 128 and gemm.k >= 1024)
         return _plan(gemm, target, "thin", (1, 8), kernels=2 if dots else 1)
     if _is_thin(gemm, target):
         return _plan(gemm, target, "thin", (8, 8))
-    if gemm.batch == 1 and _splits_simt(gemm, target):
-        tile = (256, 128) if gemm.k >= _DEEP_K and gemm.m * gemm.n >= 1 << 18 else (64, 64)
-        splits = max(2, min(gemm.k // 64, target.sm_count // gemm.tiles(*tile)))
-        if gemm.fused_bias and _splits_without_workspace(gemm):
-            return _plan(gemm, target, "simt", (32, 32), splits=4, kernels=3, memsets=1)
-        if _adds_in_place(gemm, target):
-            return _plan(gemm, target, "simt", tile, splits=splits, memsets=1)
+    parts = _simt_parts(gemm, target) if gemm.batch == 1 else None
+    if parts is None:
+        return _plan(gemm, target, "simt", _simt_tile(gemm, target))
+    tile, splits = parts
+    if gemm.fused_bias and _splits_without_workspace(gemm):
+        return _plan(gemm, target, "simt", (32, 32), splits=4, kernels=3, memsets=1)
+    if not _adds_in_place(gemm, tile, splits, target):
         return _plan(gemm, target, "simt", tile, splits=splits, kernels=2)
-    return _plan(gemm, target, "simt", _simt_tile(gemm, target))
+    made = _plan(gemm, target, "simt", tile, splits=splits, memsets=1)
+    if gemm.fused_bias or tile[0] * tile[1] >= 256 * 128:
+        return made  # CUTLASS adds the parts up in the output itself
+    # Each tile's parts but the last go through the workspace.
+    return replace(made, workspace_elements=(splits - 1) * gemm.m * gemm.n)
 
 
 def _simt_tile(gemm: Gemm, target: Target) -> tuple[int, int]:
@@ -231,22 +277,59 @@ def _is_thin(gemm: Gemm, target: Target) -> bool:
     """At most 16 rows and contiguous rows on the left: ``gemmSN``, whose CTAs walk all of k.
 
     Eight columns a CTA with a transposed right operand (up to 12 rows in one pass), 64 columns and 4 rows
-    otherwise; used where that occupies the SMs or where k is short.
+    otherwise; used where that occupies the SMs or where k is short, and by cuBLASLt for up to four rows always.
     """
     if gemm.batch > 1 or gemm.m > 16 or gemm.left_transposed:
         return False
     if gemm.right_transposed:
         passes = 1 if gemm.m <= 12 else 2
         walked = gemm.k * passes
-        fills = math.ceil(gemm.n / 8) * passes >= 0.9 * target.sm_count
-        return walked <= 1024 or gemm.n <= 16 or (fills and (passes == 1 or walked <= 2048))
+        ctas = math.ceil(gemm.n / 8) * passes
+        if not gemm.fused_bias:
+            return walked <= 64 or (passes == 1 and ctas >= 0.9 * target.sm_count)
+        fills = ctas >= 0.9 * target.sm_count * (1 if passes == 1 else 1.5)
+        return gemm.m <= 4 or walked <= 1024 or gemm.n <= 16 or (fills and (passes == 1 or walked <= 2048))
     return gemm.k <= 1024 and (
         gemm.k <= 64 or math.ceil(gemm.n / 64) * math.ceil(gemm.m / 4) >= target.sm_count
     )
 
 
+def _simt_parts(gemm: Gemm, target: Target) -> tuple[tuple[int, int], int] | None:
+    """The tile and the parts of k that a float32 product is shared out in; None where it is not."""
+    by_rounds = not gemm.fused_bias and gemm.tiles(64, 64) > _SIMT_BUSY * target.sm_count
+    if by_rounds and not (gemm.left_transposed and gemm.k >= _DEEP_K):
+        return _parts_by_rounds(gemm, target)
+    if not _splits_simt(gemm, target):
+        return None
+    tile = (256, 128) if gemm.k >= _DEEP_K and gemm.m * gemm.n >= 1 << 18 else (64, 64)
+    return tile, max(2, min(gemm.k // 64, target.sm_count // gemm.tiles(*tile)))
+
+
+def _parts_by_rounds(gemm: Gemm, target: Target) -> tuple[tuple[int, int], int] | None:
+    """Every SM has a tile already, but the last round of tiles may leave most of them idle: parts of k even that out.
+
+    The choice that ends soonest, in multiply-adds at full rate: rounds over the SMs x (a tile's work + filling its
+    pipeline), and for parts of k what they cost to add up. One tile or two hide less of an SM's waiting than more do.
+    """
+
+    def time(tile: tuple[int, int], parts: int) -> float:
+        rounds: float = math.ceil(gemm.tiles(*tile) * parts / target.sm_count)
+        rounds += _ALONE if rounds <= 2 else 0.0
+        each = tile[0] * tile[1] / _SIMT_RATES[tile] * (gemm.k / parts + _SIMT_FILL_K)
+        return rounds * each + (parts > 1) * (_SPLIT_COST + _PART_COST * parts * gemm.m * gemm.n)
+
+    choices = [
+        (time(tile, parts), tile, parts)
+        for tile in _SIMT_RATES
+        for parts in (1, 2, 3, 4, 5, 6, 8)
+        if parts == 1 or gemm.k >= parts * _SIMT_LEAST_PART_K
+    ]
+    _, tile, parts = min(choices)
+    return (tile, parts) if parts > 1 else None
+
+
 def _splits_simt(gemm: Gemm, target: Target) -> bool:
-    """Whether a float32 product is split along k: it has too few tiles, and k is deep enough to share out.
+    """Whether a float32 product that leaves SMs idle is split along k: k must be deep enough to share out.
 
     With a bias in the epilogue (cuBLASLt) the smallest tile, 32 x 32, decides; without one the usual 64 x 64.
     A deep product with its left operand transposed (a weight gradient) is split whatever its size.
@@ -255,44 +338,52 @@ def _splits_simt(gemm: Gemm, target: Target) -> bool:
     if gemm.fused_bias:
         small = gemm.tiles(32, 32)
         if small < 0.95 * target.sm_count:
-            return True
-        return gemm.k >= 2 * _DEEP_K and (small <= target.sm_count or (gemm.k >= 4 * _DEEP_K and large <= 16))
+            few = small < 0.3 * target.sm_count and gemm.k >= _SIMT_SLICE_K
+            return few or gemm.k == 2 or gemm.k > _LT_SHALLOW_K
+        return gemm.k >= 2 * _DEEP_K and (small <= target.sm_count or (gemm.k >= 4 * _DEEP_K and large <= 24))
     tiles = gemm.tiles(64, 64)
     if gemm.k >= _DEEP_K and (gemm.left_transposed or large <= target.sm_count // 3):
         return True
     untransposed = not (gemm.left_transposed or gemm.right_transposed)
     if untransposed and gemm.k > _SIMT_SLICE_K and tiles <= target.sm_count // 8:
-        return True
+        return tiles <= 5 or not 80 <= gemm.k < _SIMT_SPLIT_MIN_K - 16
     if tiles <= target.sm_count // 2:
         return gemm.k >= _SIMT_SPLIT_MIN_K
-    return gemm.k >= _SIMT_SPLIT_BUSY_K and tiles <= 1.125 * target.sm_count
+    return gemm.k >= _SIMT_SPLIT_BUSY_K and tiles <= _SIMT_BUSY * target.sm_count
 
 
-def _adds_in_place(gemm: Gemm, target: Target) -> bool:
+def _adds_in_place(gemm: Gemm, tile: tuple[int, int], splits: int, target: Target) -> bool:
     """Parts of k added up tile by tile behind semaphores, not by a reduction: outputs whose partial sums would be
-    large, and with a bias in the epilogue long products of more than a few columns."""
+    large, small tiles in few parts, and with a bias in the epilogue long products of more than a few columns."""
     if gemm.fused_bias:
         return gemm.k >= 1024 and gemm.m * gemm.n >= 1 << 13
-    return gemm.tiles(64, 64) >= target.sm_count
+    if 4 * splits * gemm.m * gemm.n > _LARGEST_PARTIAL_SUMS:
+        return True
+    return gemm.tiles(64, 64) >= target.sm_count and tile[0] * tile[1] <= 64 * 64 and splits <= 3
 
 
 def _splits_without_workspace(gemm: Gemm) -> bool:
     """``sgemm_largek``: the output is scaled by beta first, parts of k are added to it atomically, and the bias
-    comes last: memset, scale, product, epilogue. Seen with a transposed right operand where the output fills
-    less than half a 64 x 64 tile's side, or takes a dozen of them and more."""
+    comes last: memset, scale, product, epilogue. Seen with a transposed right operand for little work, and where the
+    output takes a dozen 64 x 64 tiles and more; the deepest of these are added up in place."""
     if not gemm.right_transposed or gemm.m <= 16:
         return False
-    return min(gemm.m, gemm.n) < 32 or (gemm.m >= 64 and gemm.tiles(64, 64) >= 12)
+    if gemm.m * gemm.n * gemm.k <= 1 << 21:
+        return True
+    tiles = gemm.tiles(64, 64)
+    return gemm.m >= 64 and tiles >= 12 and (gemm.k < 4 * _DEEP_K or tiles <= 16)
 
 
 def reread_bytes(gemm: Gemm, made: GemmPlan, itemsize: int, target: Target) -> tuple[int, int]:
     """Bytes of the left and of the right operand that are fetched again because they left the L2 meanwhile.
 
     One-tile-a-CTA kernels walk down the rows first (their grid is ``[row tiles, column tiles]``): a left operand
-    larger than the L2 passes once for each column of tiles. A 65536 x 768 float32 matrix times 768 x 3072 read
-    4,859 MB on an H200 where 24 x 201 MB = 4,832 MB. Persistent kernels work on a near-square block of tiles at
-    a time, so each round fetches the block's rows and columns: 25 rounds x 39 MB for 32768 x 4096 x 4096 in
-    bfloat16, 967 MB where 1,164 MB were read. Batches are taken to fit the L2 one by one.
+    larger than the L2 passes once for each column of tiles, or for as many as run at once. A 65536 x 768 float32 matrix
+    times 768 x 3072 read 4,859 MB on an H200 where 24 x 201 MB = 4,832 MB; one of 16384 x 8192 times 8192 x 512, whose 128
+    rows of tiles run two columns at a time, 1,096 MB where 2 x 537 MB = 1,074 MB. CUTLASS's kernels take eight columns
+    side by side. Persistent kernels work on a near-square block of tiles at a time, so each round fetches the block's rows
+    and columns: 25 rounds x 39 MB for 32768 x 4096 x 4096 in bfloat16, 967 MB where 1,164 MB were read. Batches are taken
+    to fit the L2 one by one.
     """
     rows, columns = made.tile
     row_tiles, column_tiles = math.ceil(gemm.m / rows), math.ceil(gemm.n / columns)
@@ -300,7 +391,8 @@ def reread_bytes(gemm: Gemm, made: GemmPlan, itemsize: int, target: Target) -> t
     if gemm.batch > 1 or made.waves * made.splits == 1 or made.family == "thin":
         return 0, 0
     if made.family != "warp_specialized":
-        return round(_missed(left, target) * left * (column_tiles - 1)), 0
+        side_by_side = _columns_at_once(made, row_tiles, target)
+        return round(_missed(left, target) * left * (math.ceil(column_tiles / side_by_side) - 1)), 0
     missed = _missed(left + right, target)
     high = min(row_tiles, max(1, math.ceil(math.sqrt(target.sm_count * columns / rows))))
     wide = min(column_tiles, math.ceil(target.sm_count / high))
@@ -308,6 +400,13 @@ def reread_bytes(gemm: Gemm, made: GemmPlan, itemsize: int, target: Target) -> t
     again_left = max(1.0, made.waves * high / row_tiles) - 1
     again_right = max(1.0, made.waves * wide / column_tiles) - 1
     return round(missed * left * again_left), round(missed * right * again_right)
+
+
+def _columns_at_once(made: GemmPlan, row_tiles: int, target: Target) -> int:
+    """Columns of tiles that pass over the left operand together."""
+    if made.family == "tensor_op" or made.tile[0] * made.tile[1] >= 256 * 128:
+        return _SWIZZLED_COLUMNS
+    return max(1, _CTAS_A_SM * target.sm_count // row_tiles)
 
 
 def _missed(working_set: int, target: Target) -> float:

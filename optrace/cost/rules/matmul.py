@@ -6,12 +6,14 @@ What cuBLAS then launches is modelled in ``gemm``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.gemm import Gemm, GemmPlan, plan, reread_bytes
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import elements_written, inputs_read, outputs_written, rule, streaming
-from optrace.cost.work import FREE, Access, Work
+from optrace.cost.work import FREE, Access, Operand, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Rows must start at multiples of this many bytes for cuBLAS's wide loads.
@@ -23,11 +25,11 @@ def multiplies(node: OpNode, target: Target) -> Work:
     return _product(node, target, node.tensor("self"), node.tensor("mat2"))
 
 
-@rule("aten.addmm", "aten.baddbmm", "aten._addmm_activation")
+@rule("aten.addmm", "aten.addmm_", "aten.baddbmm", "aten.baddbmm_", "aten._addmm_activation")
 def multiplies_and_adds(node: OpNode, target: Target) -> Work:
     """The addend goes into the epilogue of cuBLASLt as a bias vector, else it is copied into the output first
     and added by the product's ``beta`` (addmm_out_cuda_impl in Blas.cpp). One FLOP an output element."""
-    batched = node.facts.packet == "aten.baddbmm"
+    batched = node.facts.packet.startswith("aten.baddbmm")
     left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
     addend = node.tensor("self")
     mat1, mat2 = node.tensor(left), node.tensor(right)
@@ -50,12 +52,30 @@ def multiplies_and_adds(node: OpNode, target: Target) -> Work:
     )
 
 
-@rule("aten.addbmm")
+@rule("aten.addbmm", "aten.addbmm_")
 def sums_products(node: OpNode, target: Target) -> Work:
-    """The sum over the batch is one long product once the batch is moved into ``k`` (LinearAlgebra.cpp)."""
-    return _product(
-        node, target, node.tensor("batch1"), node.tensor("batch2"), extra_flops=node.outputs[0].numel
+    """The addend is copied into the output, and a product a batch is added to it (addbmm_impl_ in LinearAlgebra.cpp)."""
+    left, right = node.tensor("batch1"), node.tensor("batch2")
+    batches = left.shape[0]
+    made = plan(gemm_of(first_matrix(left), first_matrix(right)), target)
+    copied = node.arg("beta", 1) != 0 and not any(node.writes)
+    whole = node.tensor("self").is_contiguous and node.tensor("self").numel == node.outputs[0].numel
+    flops = 2 * left.numel * right.shape[-1]
+    return streaming(
+        node,
+        kernels=batches * made.kernels + (copied and not whole),
+        memcpys=int(copied and whole),
+        memsets=batches * made.memsets,
+        flops=flops + node.outputs[0].numel,
+        matmul_flops=flops,
+        kind="matmul",
+        math_dtype=left.dtype,
     )
+
+
+def first_matrix(batched: TensorMeta) -> TensorMeta:
+    """The first matrix of a batch."""
+    return replace(batched, shape=batched.shape[1:], stride=batched.stride[1:])
 
 
 @rule("aten._int_mm")
@@ -77,10 +97,10 @@ def multiplies_scaled(node: OpNode, target: Target) -> Work:
     )
 
 
-@rule("aten.mv", "aten.addmv")
+@rule("aten.mv", "aten.addmv", "aten.addmv_")
 def matrix_vector(node: OpNode, _target: Target) -> Work:
     """``gemv``; the addend is copied into the result first (addmv_out_cuda in Blas.cpp)."""
-    with_addend = node.facts.packet == "aten.addmv"
+    with_addend = node.facts.packet != "aten.mv"
     matrix = node.tensor("mat" if with_addend else "self")
     flops = 2 * matrix.numel
     return streaming(
@@ -142,7 +162,7 @@ def euclidean_distances(node: OpNode, target: Target) -> Work:
     )
 
 
-@rule("aten.addr")
+@rule("aten.addr", "aten.addr_")
 def outer_product(node: OpNode, _target: Target) -> Work:
     """A pointwise kernel: a multiply and an add an element (LinearAlgebra.cu). No matmul by convention."""
     return streaming(node, flops=2 * elements_written(node), kind="elementwise")
@@ -185,23 +205,39 @@ def _product(
     made = plan(gemm, target)
     flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
     copied = [tensor for tensor in (left, right) if not _is_walkable(tensor)]
+    reads, writes = tuple(inputs_read(node)), tuple(outputs_written(node))
+    partial_sums = (made.workspace_elements * 4,) if made.workspace_elements else ()
     return Work(
         kernels=made.kernels + extra_kernels + len(copied),
         memcpys=memcpys,
         memsets=made.memsets,
-        reads=tuple(inputs_read(node)),
-        writes=tuple(outputs_written(node)),
+        reads=reads,
+        writes=writes,
         flops=flops + extra_flops,
         matmul_flops=flops,
         kind="matmul",
         math_dtype=target.product_dtype(left.dtype),
         rereads=_rereads(gemm, made, left, right, target),
-        scratch=(
-            *(tensor.numel * tensor.itemsize for tensor in copied),
-            *((made.workspace_elements * 4,) if made.workspace_elements else ()),
-        ),
+        scratch=(*(tensor.numel * tensor.itemsize for tensor in copied), *partial_sums),
         reserved=sum(tensor.numel * tensor.itemsize for tensor in copied),
+        passes=tuple(_passes(reads, writes, copied, has_partial_sums=bool(partial_sums))),
     )
+
+
+def _passes(
+    reads: tuple[Access, ...], writes: tuple[Access, ...], copied: list[TensorMeta], *, has_partial_sums: bool
+) -> Iterator[Pass]:
+    """Operands that are copied first, the product, and the sum of the parts of k, which lie behind the copies."""
+    sources: list[Operand] = list(reads)
+    for number, tensor in enumerate(copied):
+        place = next(place for place, access in enumerate(reads) if access.tensor.id == tensor.id)
+        yield Pass((reads[place],), (number,))
+        sources[place] = number
+    if has_partial_sums:
+        yield Pass(tuple(sources), (len(copied),), is_product=True)
+        yield Pass((len(copied),), writes)
+    else:
+        yield Pass(tuple(sources), writes, is_product=True)
 
 
 def _rereads(

@@ -157,6 +157,9 @@ def _sort_passes(node: OpNode, source: TensorMeta, dim: int) -> tuple[tuple[int,
 _MULTI_BLOCK = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 _MULTI_BLOCK_REST = 400
 _RADIX_BITS = 8
+#: Threads of its blocks and the least and most elements a thread, and the blocks that an SM runs at once
+#: (``get_items_per_thread``: 40 registers a thread of 65,536).
+_TOPK_THREADS, _TOPK_LEAST_ITEMS, _TOPK_MOST_ITEMS, _TOPK_BLOCKS_A_SM = 256, 4, 64, 6
 
 
 def topk_launches(rows: int, row: int, k: int, itemsize: int, *, in_order: bool) -> Launches:
@@ -171,8 +174,15 @@ def topk_launches(rows: int, row: int, k: int, itemsize: int, *, in_order: bool)
     return Launches(select.kernels + (in_order and k > 1), select.memsets)
 
 
+def _digit_counts(rows: int, row: int, target: Target) -> int:
+    """Bytes in which the blocks of all rows count their digits: 2 for each of 256."""
+    in_flight = target.sm_count * _TOPK_BLOCKS_A_SM * _TOPK_THREADS
+    items = min(_TOPK_MOST_ITEMS, max(_TOPK_LEAST_ITEMS, -(-rows * row // in_flight)))
+    return rows * -(-row // (items * _TOPK_THREADS)) * 2 * (1 << _RADIX_BITS)
+
+
 @rule("aten.topk")
-def selects_largest(node: OpNode, _target: Target) -> Work:
+def selects_largest(node: OpNode, target: Target) -> Work:
     """One or more radix selections, then a small sort. More than 4,096 a row are sorted, gathered and copied back."""
     source, values = node.inputs[0], node.outputs[0]
     if not source.shape or not values.numel:
@@ -186,16 +196,17 @@ def selects_largest(node: OpNode, _target: Target) -> Work:
     if kernels:
         kernels, memcpys = kernels + 1, memcpys + 2
     split = launches.memsets > 0
-    once = Pass((whole(source),))
-    found = Pass(once.reads, tuple(whole(result) for result in node.outputs))
+    found = Pass((whole(source),), tuple(whole(result) for result in node.outputs))
+    # Counts of each digit, then what was found; one block keeps its row in the L2 meanwhile.
+    digit = (Pass((whole(source),), (0,)), Pass((0,)))
     return streaming(
         node,
         kernels=launches.kernels + kernels,
         memcpys=memcpys,
         memsets=launches.memsets + memsets,
         kind="gather",
-        # Counts of each digit, then what was found; one block keeps its row in the L2 meanwhile.
-        passes=(replace(once, times=8 * source.itemsize // _RADIX_BITS), found) if split else (found,),
+        scratch=(_digit_counts(source.numel // row, row, target),) if split else (),
+        passes=(*digit * (8 * source.itemsize // _RADIX_BITS), found) if split else (found,),
     )
 
 

@@ -94,9 +94,9 @@ def schema_default(node: OpNode) -> Work:
         return streaming(
             node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise"
         )
-    work = streaming(node, flops=None)
+    work = streaming(node, flops=None, matmul_flops=None)
     if node.facts.name.partition(".")[0] not in ("aten", "prims", "quantized"):
-        return replace(work, kernels=None, matmul_flops=None, source="unknown")
+        return replace(work, kernels=None, source="unknown")
     return work
 
 

@@ -30,6 +30,19 @@ def transforms(node: OpNode, _target: Target) -> Work:
     return _launches_not_known(node, round(each * (real.numel // points if points else 0)), 0)
 
 
+@rule(
+    "aten._mixed_dtypes_linear",
+    "aten._scaled_grouped_mm",
+    "aten._weight_int4pack_mm",
+    "aten._weight_int8pack_mm",
+    "aten.mkldnn_linear",
+)
+def multiplies_packed_weights(node: OpNode, _target: Target) -> Work:
+    """Products with weights in a packed form: each library has its own kernels. 2 x rows x k x n as for plain ones."""
+    flops = 2 * node.inputs[0].numel * node.outputs[0].shape[-1]
+    return _launches_not_known(node, flops, flops)
+
+
 #: Leading terms of what factoring and solving take, for matrices of ``m`` rows and ``n`` columns and ``k`` right sides
 #: (Golub and Van Loan, Matrix Computations).
 _DECOMPOSITIONS: dict[str, Callable[[int, int, int], float]] = {
