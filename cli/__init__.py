@@ -3,8 +3,8 @@
 | module | holds |
 |---|---|
 | `dispatch` | the table of commands; `optrace model.py` is `optrace trace model.py` |
-| `trace`, `check`, `diff`, `sweep`, `scoreboard`, `accuracy`, `gpus` | one command each |
-| `target` | a program to run or a recorded graph, as its report |
+| `trace`, `check`, `diff`, `sweep`, `scoreboard`, `accuracy`, `gpus`, `explain`, `completion` | one command each |
+| `target`, `imported` | a program to run, a recorded graph or another tool's trace, as its report |
 | `recorded` | several recorded graphs with their titles |
 | `options` | choices, and help by groups of options |
 | `recording` | a program run under the recorder |

@@ -6,6 +6,7 @@ imported when their command is asked for.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -25,6 +26,8 @@ COMMANDS: Mapping[str, str] = {
     "accuracy": "price recorded programs and lay what was measured beside",
     "calibrate": "measure this machine's GPU and host, and keep what came out as profiles",
     "gpus": "list the GPU profiles and where their numbers come from",
+    "explain": "say how an op is priced, by which rule and file",
+    "completion": "print the script that completes commands and profile names in bash, zsh or fish",
 }
 DEFAULT = "trace"
 
@@ -53,7 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The installed command."""
+    """The installed command. A shell that asks for completions gets those and nothing else."""
+    if "_OPTRACE_COMPLETE" in os.environ:
+        from .completion import answer
+
+        print(answer())
+        sys.exit(DONE)
     sys.exit(main())
 
 

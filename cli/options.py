@@ -42,6 +42,21 @@ _running = partial(typer.Option, rich_help_panel="Running")
 _model = partial(typer.Option, rich_help_panel="Model and inputs")
 _price = partial(typer.Option, rich_help_panel="Prices")
 
+
+def _gpu_names(incomplete: str) -> list[str]:
+    """For a shell: the GPU profiles whose name begins so."""
+    from optrace.cost.profiles import gpu_profiles
+
+    return [name for name in gpu_profiles() if name.startswith(incomplete)]
+
+
+def _host_names(incomplete: str) -> list[str]:
+    """For a shell: the host profiles whose name begins so."""
+    from optrace.cost.profiles import host_profiles
+
+    return [name for name in host_profiles() if name.startswith(incomplete)]
+
+
 ModeOption = Annotated[
     Mode,
     _running("--mode", help="cuda: run on a GPU; fake: compute nothing, needs none; cpu: compute on the CPU"),
@@ -74,9 +89,16 @@ BatchesOption = Annotated[
 BatchOption = Annotated[int | None, _model("--batch", metavar="N", help="call get_inputs(batch=N)")]
 GpuOption = Annotated[
     str | None,
-    _price("--gpu", metavar="NAME", help="GPU to price for  [default: the one that runs, else h200]"),
+    _price(
+        "--gpu",
+        metavar="NAME",
+        help="GPU to price for  [default: the one that runs, else h200]",
+        autocompletion=_gpu_names,
+    ),
 ]
-HostOption = Annotated[str | None, _price("--host", metavar="NAME", help="host profile")]
+HostOption = Annotated[
+    str | None, _price("--host", metavar="NAME", help="host profile", autocompletion=_host_names)
+]
 DispatchOption = Annotated[
     float | None, _price("--dispatch-us", metavar="US", help="host time to dispatch an op")
 ]

@@ -69,8 +69,8 @@ def trace(
             "--out",
             "-o",
             metavar="FILE",
-            help="write .html .svg .png .pdf .dot .txt .json, for other tools .trace.json .explorer.json "
-            ".graphml .nodelink.json .csv .parquet; repeatable",
+            help="write .html .svg .png .pdf .dot .txt .json .trace.json .perfetto.json .explorer.json "
+            ".nodedata.json .graphml .nodelink.json .csv or .parquet; repeatable",
         ),
     ] = None,
     format: Annotated[
