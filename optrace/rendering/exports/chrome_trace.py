@@ -237,8 +237,8 @@ def _moved(report: Report, bar: Bar) -> Event:
 
 def _counters(report: Report, clock: Clock) -> Iterator[Event]:
     """Memory as the allocator model has it after each call, launches issued and not yet ended, HBM traffic."""
-    live = report.priced.memory.live_after
-    yield _counter("allocated memory", 0.0, "bytes", report.priced.memory.base)
+    live = [int(nbytes) for nbytes in report.priced.memory.live_after]
+    yield _counter("allocated memory", 0.0, "bytes", int(report.priced.memory.base))
     for call, inside in enumerate(clock.host):
         if inside is not None and (call == 0 or live[call] != live[call - 1]):
             yield _counter("allocated memory", inside[1], "bytes", live[call])
