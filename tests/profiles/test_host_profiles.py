@@ -1,5 +1,6 @@
 """Which host a program is priced for, and profiles from files."""
 
+import msgspec
 import pytest
 
 from optrace.cost import profiles
@@ -79,3 +80,13 @@ def test_a_file_that_holds_no_profile(tmp_path, text, says):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ProfileFileError, match=r"cannot read the profile .*box.toml: No such file"):
         find_gpu(str(tmp_path / "box.toml"))
+
+
+def test_a_slower_interpreter_slows_the_driver_by_less():
+    host = msgspec.structs.replace(find_host("default"), python_loop_us=1.0, class_us={"matmul": 8.0})
+    slow = host.at_speed(2.0)
+    assert (slow.python_us, slow.python_loop_us) == (4.0 * 2, 2.0)
+    assert slow.launch_us == pytest.approx(4.0 * 2**0.7)
+    assert slow.class_us["matmul"] == pytest.approx(8.0 * 2**0.7)
+    assert slow.queue_depth == host.queue_depth
+    assert host.at_speed(None) is host

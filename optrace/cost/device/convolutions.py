@@ -29,6 +29,8 @@ from optrace.graph import OpNode, TensorMeta
 DIRECT_WINDOW, DILATED_SLOWER = 3, 8
 #: Taps x channels from which another tile is taken for them.
 DEEP_FULL = 4000
+#: Results from which a direct kernel takes tiles of as many.
+WIDE_OUTPUTS = 64
 #: Channels up to which cuDNN has kernels that gather an image's pixels one by one.
 FEW_CHANNELS = 8
 
@@ -83,13 +85,15 @@ def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str, result:
         )
     depth = convolution.taps * _padded(convolution, family)
     if family == "conv" and convolution.inputs <= FEW_CHANNELS:
-        family = "conv_image"
+        family = "conv_image_3d" if len(convolution.window) == 3 else "conv_image"
+    if family == "conv_direct" and convolution.inputs >= FEW_CHANNELS and convolution.outputs >= WIDE_OUTPUTS:
+        family = "conv_direct_wide"
     if convolution.is_half and family in ("conv", "conv_transposed"):
         family += "_half"
     elif family == "conv_transposed" and len(convolution.window) == 3:
         family, depth = _volume_gradient(convolution, depth)
         rows = result.numel // max(1, result.shape[1])
-    if family == "conv_direct":
+    if family.startswith("conv_direct"):
         dtype = convolution.dtype
     return Product(family, dtype, rows, convolution.outputs, depth, convolution.groups, nbytes)
 
