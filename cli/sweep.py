@@ -212,7 +212,8 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
-        context.set_forkserver_preload(["optrace.api", "optrace.program"])
+        # Optimizers import the compiler when they are made.
+        context.set_forkserver_preload(["optrace.api", "optrace.program", "torch._dynamo"])
     return ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1)
 
 

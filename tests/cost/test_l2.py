@@ -229,3 +229,20 @@ def test_crowded_sets_overflow_first():
 
 def test_host_tensors_have_no_address(cache):
     assert cache.touch(reads=[tensor(7, 1)]) == (0, 0)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_middle_of_a_stream_is_counted_without_being_followed(monkeypatch, in_place):
+    """A pass over 2 x 900 MiB between two over 20 MiB: what it moves, what was there before it and what it leaves."""
+    found = []
+    for held in (module.most_held, lambda l2_bytes: float("inf")):
+        monkeypatch.setattr(module, "most_held", held)
+        cache = Cache()
+        for number, mib in enumerate((20, 900, 900)):
+            cache.place(number, 1000 * number, mib)
+        cache.touch(writes=[tensor(0, 20)])
+        target = tensor(1 if in_place else 2, 900)
+        large = cache.touch(reads=[tensor(1, 900)], writes=[target], call=1)
+        found.append((large, cache.touch(reads=[tensor(0, 20), target], call=2)))
+    assert found[0] == found[1]
+    assert found[0][0] == pytest.approx((900, 900), rel=0.05)
