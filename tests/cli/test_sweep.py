@@ -32,7 +32,12 @@ def test_every_gpu_batch_and_dtype_is_a_case(optrace: Command, write: Write) -> 
     document = json.loads(ran.out)
     assert (document["format"], document["version"], document["program"]) == ("optrace.sweep", 1, "model.py")
     cases = document["cases"]
-    assert [(case["batch"], case["gpu"]) for case in cases] == [(2, "h100"), (2, "h200"), (64, "h100"), (64, "h200")]
+    assert [(case["batch"], case["gpu"]) for case in cases] == [
+        (2, "h100"),
+        (2, "h200"),
+        (64, "h100"),
+        (64, "h200"),
+    ]
     # One product with its bias, and a ReLU; 2 FLOPs a multiply-add, and one an element of the ReLU and of the bias.
     assert [case["launches"] for case in cases[:2]] == [2, 2]
     assert cases[2]["flops"] == 32 * cases[0]["flops"]

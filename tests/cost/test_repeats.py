@@ -88,7 +88,9 @@ def test_traffic_of_a_loop_is_that_of_all_its_turns(side, monkeypatch):
     temporaries = [works.distinct[number].allocated for number in works.of]
     memory = memory_use(columns, temporaries, (), repeats(columns, prints.kinds[works.of]))
     short = warm_traffic(columns, works, prints, memory, L2)
-    monkeypatch.setattr(traffic, "_SETTLED", float("inf"))  # nothing settles a call: all is run through the cache
+    monkeypatch.setattr(
+        traffic, "_SETTLED", float("inf")
+    )  # nothing settles a call: all is run through the cache
     whole = warm_traffic(columns, works, prints, memory_use(columns, temporaries), L2)
     for name in ("read", "written"):
         moved, all_moved = getattr(short, name).sum(), getattr(whole, name).sum()
