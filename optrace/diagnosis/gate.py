@@ -125,10 +125,12 @@ def read_baseline(path: Path) -> Baseline:
     except OSError as error:
         raise BudgetError(f"cannot read {path}: {error.strerror or error}") from None
     except msgspec.MsgspecError as error:
-        raise BudgetError(f"cannot read {path}: {error}; write it anew with --update") from None
+        raise BudgetError(
+            f"cannot read {path}: {error}; remove it, then store it anew with --update"
+        ) from None
     if found.format != _FORMAT or found.version != 1:
         raise BudgetError(
-            f"cannot read {path}: no optrace baseline of version 1; write it anew with --update"
+            f"cannot read {path}: no optrace baseline of version 1; remove it, then store it anew with --update"
         )
     return found
 

@@ -33,6 +33,15 @@ class Place:
     module: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The storages of a run followed from call to call."""
+
+    sources: list[tuple[int, ...]]
+    users: list[list[int]]
+    versions: list[tuple[int, ...]]
+
+
 class Scene:
     """One run. Calls are numbers; a source of -1 is what stood before the run."""
 
@@ -122,41 +131,37 @@ class Scene:
 
     # -- who made what -----------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def sources(self) -> Sequence[tuple[int, ...]]:
         """For each call the calls that last wrote its operands, views looked through: a number an operand."""
-        self._follow()
-        return self._sources
+        return self._followed.sources
 
-    @cached_property
+    @property
     def users(self) -> Sequence[Sequence[int]]:
         """For each call those that use what it wrote, views left out, each once."""
-        self._follow()
-        return self._users
+        return self._followed.users
 
-    @cached_property
+    @property
     def versions(self) -> Sequence[tuple[int, ...]]:
         """For each call how often the storage of each operand had been written before."""
-        self._follow()
-        return self._versions
+        return self._followed.versions
 
-    def _follow(self) -> None:
+    @cached_property
+    def _followed(self) -> _Followed:
         graph = self.graph
         writer: dict[int, int] = {}
         version: dict[int, int] = {}
-        self._sources: list[tuple[int, ...]] = []
-        self._versions: list[tuple[int, ...]] = []
-        users: list[dict[int, None]] = [{} for _ in range(len(self))]
+        found = _Followed([], [[] for _ in range(len(self))], [])
         for call in range(len(self)):
             storages = [graph.tensor_storage(tensor) for tensor in graph.operands(call)]
-            sources = tuple(writer.get(storage, -1) for storage in storages)
-            self._sources.append(sources)
-            self._versions.append(tuple(version.get(storage, 0) for storage in storages))
+            sources = tuple([writer.get(storage, -1) for storage in storages])
+            found.sources.append(sources)
+            found.versions.append(tuple([version.get(storage, 0) for storage in storages]))
             if graph.is_view(call):
                 continue
             for source in sources:
-                if source >= 0:
-                    users[source][call] = None
+                if source >= 0 and call not in found.users[source][-1:]:
+                    found.users[source].append(call)
             for storage, flag in zip(storages, graph.operand_flags(call), strict=True):
                 if flag & WRITES and storage >= 0:
                     writer[storage] = call
@@ -166,7 +171,7 @@ class Scene:
                 storage = graph.tensor_storage(tensor)
                 if storage >= 0 and storage not in given:
                     writer[storage] = call
-        self._users: list[Sequence[int]] = [tuple(found) for found in users]
+        return found
 
     def views_for(self, calls: Iterable[int]) -> set[int]:
         """Views that were taken only to hand an operand to one of the calls."""

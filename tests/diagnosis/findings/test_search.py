@@ -3,8 +3,12 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 
+from optrace.cost.profiles import pricing
 from optrace.diagnosis.findings import find
+from optrace.report import report
+from optrace.tracing import open_session
 from tests.rendering.by_hand import HandGraph
 
 
@@ -22,6 +26,20 @@ def test_occurrences_at_a_line_are_one_finding_and_the_claim_is_a_replay() -> No
     assert str(finding.source) == "/home/me/toy.py:4"
     # What is left are three calls of 11 us on the host, the last of which runs 2 us on the device.
     assert finding.saves_us == pytest.approx(report.timeline.wall_us - (3 * 11 + 2))
+
+
+def test_low_utilization_names_the_op_that_takes_most_in_all() -> None:
+    """Twenty relus of 2 us behind 11 us of the host each, one wait of the GPU longer than any of theirs."""
+    with open_session("fake", assume="zero") as session:
+        x, w = (torch.empty(512, 512, device="cuda") for _ in range(2))
+        with session.recording():
+            y = x @ w
+            for _ in range(20):
+                y = y.relu()
+    (finding,) = find(report(session.graph, pricing("h200")))
+    assert finding.kind == "low-mfu"
+    assert finding.why.endswith("most of it in relu.")
+    assert session.graph.facts(finding.leads[0]).label == "relu"
 
 
 def test_a_run_without_calls_has_no_findings() -> None:

@@ -95,7 +95,8 @@ def copies_that_block(scene: Scene) -> Iterator[Hit]:
             (call,),
             f"{missing}, so the host waits for the copy and for all work before it.",
             "use pin_memory=True (in the DataLoader) and .to(device, non_blocking=True), a batch ahead.",
-            {call: _without_wait(scene, call)} if waits else None,
+            # How fast memory that is not pinned is copied is not known, and that is most of what it costs.
+            {call: _without_wait(scene, call)} if waits and pinned else None,
         )
 
 

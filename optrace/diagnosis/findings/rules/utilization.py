@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from optrace.cost.device import peak_flops
@@ -32,15 +33,23 @@ def low_utilization(scene: Scene) -> Iterator[Hit]:
     causes = _causes(scene)
     cause = max(causes, key=lambda name: sum(causes[name].values()))
     calls = causes[cause]
-    ranked = sorted((call for call in calls if calls[call] > 0), key=lambda call: -calls[call])
+    by_op: defaultdict[str, float] = defaultdict(float)
+    for call, us in calls.items():
+        by_op[scene.names[call]] += us
+    op, most_us = max(by_op.items(), key=lambda item: item[1])
+    # The call to look at first is one of the op that takes most, not whichever call is the largest.
+    ranked = sorted(
+        (call for call in calls if calls[call] > 0), key=lambda call: (scene.names[call] != op, -calls[call])
+    )
     if not ranked:
         return  # arithmetic, but none of it on the device
-    lead = ranked[0]
-    share = sum(calls.values()) / wall
+    total_us = sum(calls.values())
+    share = total_us / wall
+    part = "most of it" if 2 * most_us > total_us else f"{most_us / total_us:.0%} of that"
     yield Hit(
         tuple(ranked),
         f"{mfu:.1%} of the peak arithmetic and {bandwidth:.0%} of the memory bandwidth are used: {share:.0%} of the wall clock "
-        f"is {_WHAT[cause]}, most of it in {scene.names[lead]}.",
+        f"is {_WHAT[cause]}, {part} in {op}.",
         _CHANGE[cause],
     )
 

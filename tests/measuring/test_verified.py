@@ -1,0 +1,67 @@
+"""The cures of ten programs against what ``optrace FILE --verify`` measured of them on an H200 (torch 2.11):
+``verified/*.py`` and ``data/h200_verified.jsonl``. What the host takes is left out: it was another from run to run."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from optrace.cli import main
+
+from optrace.rendering import read_report
+from optrace.report import Report
+
+HERE = Path(__file__).parent
+MODELS = {"ffn_infer_bf16", "moe_infer_bf16"}
+MEASURED = {
+    row["name"].partition(".")[0]: row
+    for row in map(json.loads, (HERE / "data" / "h200_verified.jsonl").read_text().splitlines())
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    folder = tmp_path_factory.mktemp("verified")
+    found = {}
+    for name in MEASURED:
+        graph = folder / f"{name}.json"
+        options = ["--dtype", "bf16", "--no-grad"] if name in MODELS else ["--warmup", "1"]
+        words = [
+            str(HERE / "verified" / f"{name}.py"),
+            "--mode",
+            "fake",
+            "--assume",
+            "worst",
+            "--gpu",
+            "h200",
+        ]
+        assert main([*words, *options, "-q", "-o", str(graph)]) == 0
+        found[name] = read_report(graph)
+    return found
+
+
+def test_ten_programs_were_measured() -> None:
+    assert len(MEASURED) == 10
+    assert {path.stem for path in (HERE / "verified").glob("*.py")} == set(MEASURED)
+
+
+def test_what_the_blockers_name_cannot_be_captured_and_nothing_else(reports: dict[str, Report]) -> None:
+    blocked = {name for name, report in reports.items() if any(b.stops for b in report.cures.blockers)}
+    assert blocked == {name for name, row in MEASURED.items() if "graph_err" in row}
+    assert blocked == {"two_tower_from_host", "detection_postprocess"}
+
+
+def test_replays_and_compiled_launches(reports: dict[str, Report]) -> None:
+    """The limits are today's figures with a little room: 3.5 %, 7 %."""
+    replays = [
+        report.cures.cuda_graph.wall_us / MEASURED[name]["graph_us"] - 1
+        for name, report in reports.items()
+        if "graph_us" in MEASURED[name]
+    ]
+    launches = [
+        report.cures.fused_row.launches / MEASURED[name]["compiled_k"] - 1 for name, report in reports.items()
+    ]
+    assert statistics.median(map(abs, replays)) <= 0.05
+    assert statistics.median(map(abs, launches)) <= 0.10
