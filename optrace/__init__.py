@@ -47,6 +47,7 @@ _HOMES = {
     "OpGraph": "optrace.graph",
     "OpNode": "optrace.graph",
     "TensorMeta": "optrace.graph",
+    "load_ipython_extension": "optrace.magic",
 }
 
 

@@ -138,6 +138,11 @@ class Report:
         """Model FLOPs utilization: the FLOPs-only time over the wall time."""
         return self.flops_only_us / self.timeline.wall_us if self.timeline.wall_us else None
 
+    def _repr_mimebundle_(self, **_wishes: object) -> dict[str, str]:
+        """What a notebook keeps: the page, and a picture for where a notebook is only looked at."""
+        bundle: dict[str, str] = import_module("optrace.rendering.page.notebook").report_bundle(self)
+        return bundle
+
     def _repr_html_(self) -> str:
         """What a notebook shows. By name, since rendering knows reports and not the other way round."""
         return str(import_module("optrace.rendering.page.notebook").report_html(self))
