@@ -30,6 +30,11 @@ DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs"
 NOT_RUN = {
     ("README.md", "pip install . && optrace samples/toy_block.py --out graph.svg    # the picture above, with no GPU and no dot installed"): "installs; CI runs both lines in a clean environment",
     ("docs/accuracy.md", "$ optrace measure samples/toy_block.py"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure samples/mlp_train.py"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure samples/gpt_block.py --dtype bf16 --train"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure samples/resnet_block.py --counters dram.jsonl.gz"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure samples/kv_decode.py"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure samples/transformers_config.py --dtype bf16"): "needs a GPU",
     ("docs/calibrate.md", "optrace calibrate             # measure, print what differs from the shipped profiles, write nothing"): "needs a GPU",
     ("docs/measure.md", "optrace measure MODEL.py --save record.jsonl.gz --out graph.svg"): "needs a GPU",
     ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench -s"): "installs, and takes minutes",
