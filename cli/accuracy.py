@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from .console import console, show
+from .console import console, show, table_of
 from .errors import bad_input
 
 if TYPE_CHECKING:
@@ -140,14 +140,6 @@ def _print(result: Accuracy) -> None:
     show(out, _op_times(result))
 
 
-def _table(*columns: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for number, _ in enumerate(columns):
-        table.add_column(no_wrap=True, justify="right" if number else "left")
-    table.add_row(*columns, style="bright_black")
-    return table
-
-
 def _print_cures(result: CuresAccuracy) -> None:
     out = console()
     show(out, "")
@@ -167,7 +159,7 @@ def _programs(
 ) -> Table:
     """Predicted, measured and error of each program."""
     figures = [name for name in columns if name in pairs_of]
-    table = _table("program", *(titles[name][0] for name in figures))
+    table = table_of("program", *(titles[name][0] for name in figures))
     by_program: dict[str, dict[str, Pair]] = {}
     for name in figures:
         for pair in pairs_of[name]:
@@ -190,7 +182,7 @@ def _error(pair: Pair, format: str) -> str:
 def _distributions(pairs_of: Mapping[str, Sequence[Pair]], titles: Mapping[str, tuple[str, float]]) -> Table:
     from optrace.measuring.accuracy import Distribution
 
-    table = _table("figure (predicted ~ / measured)", "programs", "median", "mean", "p90", "max", "bias")
+    table = table_of("figure (predicted ~ / measured)", "programs", "median", "mean", "p90", "max", "bias")
     for name, (title, _) in titles.items():
         spread = Distribution.of(pairs_of.get(name, ()))
         if spread is not None:
@@ -206,7 +198,7 @@ def _worst(result: Accuracy) -> Table:
     """The ten largest errors of each figure, by name."""
     from optrace.measuring.accuracy import worst
 
-    table = _table("worst ten", "program", "predicted / measured", "error")
+    table = table_of("worst ten", "program", "predicted / measured", "error")
     for name, pairs in result.figures.items():
         title, unit = FIGURES[name]
         for pair in worst(pairs, 10):
@@ -220,7 +212,7 @@ def _worst(result: Accuracy) -> Table:
 
 
 def _classes(result: Accuracy) -> Table:
-    table = _table("launches by op", "calls", "exact", "predicted", "measured")
+    table = table_of("launches by op", "calls", "exact", "predicted", "measured")
     for row in result.op_classes:
         if row.exact < row.calls:
             table.add_row(row.op, str(row.calls), str(row.exact), f"~{row.predicted}", str(row.measured))
@@ -229,7 +221,7 @@ def _classes(result: Accuracy) -> Table:
 
 def _op_times(result: Accuracy) -> Table:
     """The overloads whose calls miss most time."""
-    table = _table("device time by op (us)", "calls", "predicted", "measured", "missed", "of it")
+    table = table_of("device time by op (us)", "calls", "predicted", "measured", "missed", "of it")
     for row in result.op_times[:20]:
         share = row.off_us / row.measured_us if row.measured_us else 0.0
         figures = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from .console import console, show
+from .console import console, show, table_of
 from .errors import BadInput, bad_input
 from .speaker import Speaker
 
@@ -50,7 +50,7 @@ def calibrate(
     _check_gpu()
     import torch
 
-    from optrace.cost.profiles import find_host, pricing
+    from optrace.cost.profiles import DEFAULT_HOST, find_host, pricing
     from optrace.graph import TraceInfo
     from optrace.measuring.calibration.device import calibrate_gpu, shipped_profile
     from optrace.measuring.calibration.host import calibrate_host
@@ -73,7 +73,7 @@ def calibrate(
         say.warning(warning)
     if not quiet:
         show(console(), "")
-        show(console(), host_table(host, find_host("default")))
+        show(console(), host_table(host, find_host(DEFAULT_HOST)))
         show(console(), "")
         show(console(), gpu_table(found))
         show(console(), "")
@@ -119,7 +119,11 @@ def _kept(gpu: GpuProfile, host: HostProfile, folder: Path | None) -> Iterator[s
 
 def host_table(host: HostProfile, shipped: HostProfile) -> Table:
     """The host's numbers beside those of the profile that stands in where none was calibrated."""
-    table = _table(f"host {host.key}: {host.name}", "measured", f"{shipped.key} (estimate)")
+    table = table_of(
+        f"host {host.key}: {host.name}",
+        "measured",
+        f"{shipped.key} ({'measured elsewhere' if shipped.measured else 'estimate'})",
+    )
     for name, meaning in _HOST.items():
         table.add_row(meaning, _number(getattr(host, name)), _number(getattr(shipped, name)))
     for kind, us in sorted(host.class_us.items()):
@@ -147,7 +151,7 @@ _HOST = {
 def gpu_table(found: GpuCalibration) -> Table:
     """The GPU's figures beside the shipped ones; what ships without a measurement is no measurement."""
     ceilings, new, old = found.ceilings, found.profile, found.shipped
-    table = _table(
+    table = table_of(
         f"gpu {new.key}: {new.name}",
         "measured",
         f"shipped ({'measured' if old.measured else 'not measured'})",
@@ -177,17 +181,11 @@ def gpu_table(found: GpuCalibration) -> Table:
 
 def kinds_table(found: GpuCalibration) -> Table:
     """Kinds of kernel that were fitted: how far the model is from the timed launches, with each profile's rates."""
-    table = _table("kinds of kernels, median distance from timed launches", "launches", "measured", "shipped")
+    table = table_of(
+        "kinds of kernels, median distance from timed launches", "launches", "measured", "shipped"
+    )
     for kind, fit in sorted(found.kinds.items(), key=lambda item: -item[1].launches):
         table.add_row(kind, str(fit.launches), f"{fit.after:.1%}", f"{fit.before:.1%}")
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for number, _ in enumerate(columns):
-        table.add_column(no_wrap=True, justify="right" if number else "left")
-    table.add_row(*columns, style="bright_black")
     return table
 
 

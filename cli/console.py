@@ -6,6 +6,7 @@ import sys
 from typing import TextIO
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 #: Wide enough that plain text is never wrapped.
 _PLAIN_WIDTH = 1000
@@ -27,3 +28,12 @@ def show(out: Console, renderable: RenderableType) -> None:
         out.print(renderable)
     for line in captured.get().splitlines():
         print(line.rstrip(), file=out.file)
+
+
+def table_of(*columns: str) -> Table:
+    """An empty table under a row of its columns' names; all but the first are figures."""
+    table = Table.grid(padding=(0, 2))
+    for number, _ in enumerate(columns):
+        table.add_column(no_wrap=True, justify="right" if number else "left")
+    table.add_row(*columns, style="bright_black")
+    return table

@@ -16,6 +16,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .console import table_of
 from .errors import BAD_INPUT, DONE, INTERRUPTED, PROGRAM_RAISED, BadInput, bad_input, tell, tell_raised
 from .options import (
     AutocastOption,
@@ -400,7 +401,7 @@ def _printed(
 
 
 def _totals(rows: Sequence[Figure]) -> Table:
-    table = _table("a step", "predicted", "measured", "error", "10 to 90 %", "timings")
+    table = table_of("a step", "predicted", "measured", "error", "10 to 90 %", "timings")
     for row in rows:
         spread = row.spread
         table.add_row(
@@ -415,7 +416,7 @@ def _totals(rows: Sequence[Figure]) -> Table:
 
 
 def _ops(rows: Sequence[OpFigures]) -> Table:
-    table = _table(
+    table = table_of(
         "op, worst predicted first",
         "calls",
         "launches",
@@ -454,11 +455,3 @@ def _figure(value: float, unit: str) -> str:
     if unit == "us":
         return units.predicted_us(value).removeprefix("~")
     return {"bytes": units.moved, "allocated": units.allocated, "count": units.count}[unit](value)
-
-
-def _table(*columns: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for number, _ in enumerate(columns):
-        table.add_column(no_wrap=True, justify="right" if number else "left")
-    table.add_row(*columns, style="bright_black")
-    return table

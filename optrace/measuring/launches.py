@@ -112,3 +112,14 @@ def _launch(event: dict[str, Any]) -> Launch:
         bytes=arguments.get("bytes"),
         grid=tuple(arguments["grid"]) if "grid" in arguments else None,
     )
+
+
+def quicker(first: Profiled, second: Profiled) -> list[list[Launch]]:
+    """By call, the quicker of two runs launch by launch where both launched the same, else the first."""
+    return [_quicker(a, b) for a, b in zip(first.calls, second.calls, strict=True)]
+
+
+def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:
+    if [launch.name for launch in first] != [launch.name for launch in second]:
+        return first
+    return [a if a.us <= b.us else b for a, b in zip(first, second, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import threading
@@ -44,7 +45,7 @@ def machine_line() -> dict[str, Any]:
     return {
         "device": properties.name,
         "torch": str(torch.__version__),
-        "host": _processor(),
+        "host": f"{processor()} ({os.cpu_count()} cores)",
         "cuda": torch.version.cuda,
         "sm_count": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
@@ -52,14 +53,14 @@ def machine_line() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name where Linux tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} ({len(names)} cores)" if names else platform.machine()
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def gpu_state(time_limit_s: float = 10.0) -> GpuState | None:

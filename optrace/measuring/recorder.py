@@ -17,7 +17,7 @@ import torch
 
 from optrace.graph import OpGraph, TensorMeta, Value
 from optrace.measuring.events import EventTimes, timed_by_events
-from optrace.measuring.launches import Profiled, profiled
+from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
@@ -152,9 +152,7 @@ def measure(
         rows = _calls(graph)  # before a further step frees what this one left
     with stage("profiling the launches"):
         runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
-    launches = tuple(
-        tuple(_quicker(first, second)) for first, second in zip(runs[0].calls, runs[1].calls, strict=True)
-    )
+    launches = tuple(map(tuple, quicker(*runs)))
     if not any(launches):
         raise MeasureError(f"{name} launched nothing on the GPU: is its model on it?")
     for row, call in zip(rows, launches, strict=True):
@@ -392,13 +390,6 @@ class _Memory:
         yield
         torch.cuda.synchronize()
         self.peak = torch.cuda.max_memory_allocated()
-
-
-def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:
-    """The quicker of two runs, launch by launch, where both launched the same."""
-    if [launch.name for launch in first] != [launch.name for launch in second]:
-        return first
-    return [a if a.us <= b.us else b for a, b in zip(first, second, strict=True)]
 
 
 def _calls(graph: OpGraph) -> list[dict[str, Any]]:

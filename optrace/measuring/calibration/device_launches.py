@@ -21,7 +21,7 @@ from optrace.cost.profiles import Pricing
 from optrace.graph import OpGraph, OpNode
 from optrace.measuring.calibration.device_cases import Call, DeviceCase
 from optrace.measuring.calibration.fit import TimedLaunch
-from optrace.measuring.launches import Profiled, profiled
+from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.record import Launch
 from optrace.tracing import Session
 
@@ -113,13 +113,7 @@ def _profiled(
     for found in twice:
         with profiled(session, len(graph), found):
             run()
-    return graph, [_quicker(a, b) for a, b in zip(twice[0].calls, twice[1].calls, strict=True)]
-
-
-def _quicker(first: list[Launch], second: list[Launch]) -> list[Launch]:
-    if [launch.name for launch in first] != [launch.name for launch in second]:
-        return first
-    return [a if a.us <= b.us else b for a, b in zip(first, second, strict=True)]
+    return graph, quicker(*twice)
 
 
 def timed_launches(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,6 +21,7 @@ from optrace.cost.host_profile import HostClass, HostProfile
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
 from optrace.measuring.calibration.host_calls import Call, Case, cases, training_step
+from optrace.measuring.machine import processor
 from optrace.measuring.steady import Timing, timed, undisturbed
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
@@ -82,7 +83,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     copied = dispatch["copy"] + launch
     return HostProfile(
         key=this_host_key(),
-        name=_cpu_name(),
+        name=f"{processor()}, {torch.get_num_threads()} threads",
         python_us=round(python, 2),
         autograd_us=_rounded(took["grad"] - took["no grad"]),
         dispatch_us=dispatch["elementwise"],
@@ -219,20 +220,6 @@ def _queue_depth(device: str, most: int = 8192) -> int:
             torch.cuda.synchronize()
             return number
     raise AssertionError  # ``count`` does not end
-
-
-def _cpu_name() -> str:
-    """The processor's name, and how many of its cores this machine has."""
-    names = (line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name"))
-    return f"{next(names, None) or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def _cpu_lines() -> Iterator[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            yield from file
-    except OSError:
-        return
 
 
 def _rounded(us: float) -> float:
