@@ -13,7 +13,7 @@ import msgspec
 from optrace.diagnosis.compare import Change, Comparison
 from optrace.diagnosis.figures import Figures, figures_of
 from optrace.rendering import diff_picture
-from optrace.rendering.errors import RenderError
+from optrace.rendering.errors import LayoutTooSlowError, RenderError
 from optrace.rendering.figures import FIGURES, difference, figure, relative
 from optrace.rendering.files import cannot_write, write_whole
 from optrace.rendering.layout import lay_out, layout_program
@@ -151,16 +151,32 @@ def render_diff(
     try:
         if suffix == ".json":
             data = diff_json(comparison, before, after)
+        elif suffix == ".dot":
+            data = _dot(comparison, before, after, diff_picture.MOST_CHANGES).encode()
         else:
-            source = diff_picture.dot_source(
-                comparison, before.report, after.report, before.title, after.title
-            )
-            data = source.encode() if suffix == ".dot" else lay_out(source, suffix[1:], layout_timeout_s)
+            data = _laid_out(comparison, before, after, suffix[1:], layout_timeout_s)
         write_whole(file, data)
     except RenderError as error:
         raise RenderError(f"cannot write {file}: {error}") from None
     except OSError as error:
         raise RenderError(f"cannot write {file}: {error.strerror or error}") from None
+
+
+def _laid_out(comparison: Comparison, before: Titled, after: Titled, format: str, timeout_s: float) -> bytes:
+    """With half the changes, and half of those, where the layout program takes too long; the legend says how many are
+    not drawn."""
+    most = diff_picture.MOST_CHANGES
+    while True:
+        try:
+            return lay_out(_dot(comparison, before, after, most), format, timeout_s)
+        except LayoutTooSlowError:
+            most = min(most, len(comparison.changes)) // 2
+            if not most:
+                raise
+
+
+def _dot(comparison: Comparison, before: Titled, after: Titled, most: int) -> str:
+    return diff_picture.dot_source(comparison, before.report, after.report, before.title, after.title, most)
 
 
 def notes(before: Titled, after: Titled, comparison: Comparison) -> tuple[str, ...]:

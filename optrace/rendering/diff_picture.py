@@ -15,9 +15,8 @@ from optrace.rendering.markup import cell, font, plain, shortened, table
 from optrace.rendering.palette import BOX_BORDER, BOX_FILLS, EDGE, INK, QUIET
 from optrace.report import Report
 
-#: Changes drawn as nodes of their own, the largest first, and nodes of what stayed the same.
-_MOST_CHANGES = 150
-_MOST_PLACES = 120
+#: Changes drawn as nodes of their own, the largest first; places for what stayed the same are as many again at most.
+MOST_CHANGES = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +40,16 @@ PAINT: Mapping[ChangeKind, _Paint] = {
 
 
 def dot_source(
-    comparison: Comparison, before: Report, after: Report, before_title: str, after_title: str
+    comparison: Comparison,
+    before: Report,
+    after: Report,
+    before_title: str,
+    after_title: str,
+    most: int = MOST_CHANGES,
 ) -> str:
-    """The picture in DOT."""
-    shown = comparison.changes[:_MOST_CHANGES]
-    scene = _Scene(comparison, shown, before, after)
+    """The picture in DOT, with ``most`` changes as nodes of their own."""
+    shown = comparison.changes[:most]
+    scene = _Scene(comparison, shown, before, after, most)
     dot = graphviz.Digraph(
         "optrace_diff",
         graph_attr={
@@ -85,7 +89,12 @@ class _Scene:
     """Which node each call of either run belongs to."""
 
     def __init__(
-        self, comparison: Comparison, shown: tuple[Change, ...], before: Report, after: Report
+        self,
+        comparison: Comparison,
+        shown: tuple[Change, ...],
+        before: Report,
+        after: Report,
+        most_places: int,
     ) -> None:
         self._before, self._after = before, after
         self._changes = {f"c{number}": change for number, change in enumerate(shown)}
@@ -99,7 +108,7 @@ class _Scene:
         for change in comparison.changes[len(shown) :]:
             # Too small to draw: with what stayed the same in its module.
             pairs += zip(change.before, change.after, strict=False)
-        depth = self._depth({after_call for _, after_call in pairs})
+        depth = self._depth({after_call for _, after_call in pairs}, most_places)
         names: dict[tuple[str, str], str] = {}
         for before_call, after_call in pairs:
             place = self._place(after_call, depth)
@@ -181,11 +190,11 @@ class _Scene:
         path = folded(module.path) if module else ""
         return self._after.graph.phase(call), ".".join(path.split(".")[:depth])
 
-    def _depth(self, calls: set[int]) -> int:
+    def _depth(self, calls: set[int], most_places: int) -> int:
         """How many levels of modules can be told apart without too many boxes."""
         deepest = max((row.path.count(".") + 1 for row in self._after.graph.module_calls.rows), default=1)
         for depth in range(deepest, 1, -1):
-            if len({self._place(call, depth) for call in calls}) <= _MOST_PLACES:
+            if len({self._place(call, depth) for call in calls}) <= most_places:
                 return depth
         return 1
 

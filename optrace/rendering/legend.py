@@ -68,6 +68,7 @@ def _bar(report: Report) -> str:
     if not wall:
         return ""
     cells = []
+    total = 0
     for bound, figure in _BAR:
         part = getattr(report.verdict, figure) / wall
         width = round(part * _WIDTH)
@@ -76,7 +77,9 @@ def _bar(report: Report) -> str:
             look = {"ALIGN": "CENTER", "WIDTH": str(width), "HEIGHT": "16", "FIXEDSIZE": "TRUE"}
             fill = PAINT[bound].border if bound == "host" else PAINT[bound].fill  # white would be no bar
             cells.append(cell(label, BGCOLOR=fill, **look))
-    return table(["".join(cells)])
+            total += width
+    # Of a fixed size: a table that fills a wider place has its cells spread out.
+    return table(["".join(cells)], WIDTH=str(total), HEIGHT="16", FIXEDSIZE="TRUE")
 
 
 def _keys(report: Report) -> Iterator[str]:

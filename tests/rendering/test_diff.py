@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from optrace.diagnosis.compare import compare
-from optrace.rendering import RenderError
+from optrace.rendering import RenderError, diff
 from optrace.rendering.diff import Titled, diff_json, figure_changes, notes, render_diff, series
+from optrace.rendering.errors import LayoutTooSlowError
 from optrace.rendering.figures import difference, relative
 from tests.rendering.by_hand import HandGraph
 
@@ -102,3 +103,21 @@ def test_signs_and_percents() -> None:
     assert difference("hbm_bytes", 2_000_000) == "+2 MB"
     assert relative(1000, 1004) == "+0.4 %"
     assert relative(100, 25) == "-75 %"
+
+
+def test_a_comparison_that_takes_long_to_lay_out_is_drawn_with_fewer_changes(
+    sides: tuple[Titled, Titled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lay_out(source: str, format: str, timeout_s: float) -> bytes:
+        if source.count("+ aten.") + source.count("- aten.") > 1:
+            raise LayoutTooSlowError("too slow")
+        return source.encode()
+
+    monkeypatch.setattr(diff, "lay_out", lay_out)
+    monkeypatch.setattr(diff, "layout_program", lambda format: None)
+    one, two = sides
+    render_diff(compare(one.report, two.report), one, two, tmp_path / "diff.svg")
+    assert "2 smaller changes are not drawn" in (tmp_path / "diff.svg").read_text()
+    monkeypatch.setattr(diff, "lay_out", lambda *_: lay_out("+ aten.a + aten.b", "svg", 1.0))
+    with pytest.raises(RenderError, match="too slow"):
+        render_diff(compare(one.report, two.report), one, two, tmp_path / "other.svg")
