@@ -219,6 +219,14 @@ def test_the_first_turn_of_a_loop_that_differs_is_told_from_its_body() -> None:
     assert (loop.count, tanh.name) == (7, "tanh")
 
 
+def test_a_loop_over_modules_is_named_for_their_classes() -> None:
+    calls = Calls()
+    for number in range(0, 8, 2):
+        calls.call("mm", module=f"Net.{number}", cls="Linear")
+        calls.call("relu", module=f"Net.{number + 1}", cls="ReLU")
+    assert inside(calls) == [("Net", [("Linear, ReLU x4", [("0", ["mm"]), ("1", ["relu"])])])]
+
+
 def test_gradients_are_summed_in_the_module_of_what_is_summed() -> None:
     calls = Calls()
     x = calls.tensor()

@@ -19,7 +19,10 @@ from optrace.graph.folding.tree import Kind, Node, calls_of, modules_in, tree_of
 from optrace.graph.opgraph import OpGraph
 
 #: More items than this in a row are folded though their shapes differ; what is still more is cut into stretches.
-READABLE = 72
+READABLE = 48
+
+#: Modules of a loop's body that name it.
+_NAMED_MODULES = 3
 
 #: Two or three equal calls in a row, or two pairs, are easier read as they are.
 _LEAST_CALLS, _SHORT_BODY = 4, 3
@@ -143,7 +146,7 @@ class Item:
                 for row in rows
                 for start in range(run.start, run.end, run.body)
             ]
-            name = self._place_name(nodes[0])
+            name = _modules_name(row[run.start : run.start + run.body]) or self._place_name(nodes[0])
         alike = alike and len(nodes) > 1
         return Item(nodes, self._folding, parent=self, name=name, count=run.count, alike=alike)
 
@@ -194,6 +197,13 @@ def _run_name(first: Node, last: Node) -> str:
             break
         shared += 1
     return f"{first.name}-{last.name[shared:]}"
+
+
+def _modules_name(body: Sequence[Node]) -> str:
+    """``LeakyReLU, Linear`` of a loop over modules; empty where something else is in its body, or much."""
+    if len(body) > _NAMED_MODULES or any(node.kind != "module" for node in body):
+        return ""
+    return ", ".join(node.cls or node.name for node in body)
 
 
 def _together(kind: Kind, nodes: Sequence[Node]) -> Node:
