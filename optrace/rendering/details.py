@@ -10,7 +10,7 @@ from optrace.rendering.picture import PictureNode
 from optrace.rendering.sums import CostSum, costs_of
 from optrace.report import Report
 
-#: Lines of a list in a tooltip before it says how many more there are.
+#: Lines or items of a list in a tooltip before it says how many more there are.
 _LIST_LINES = 12
 
 
@@ -27,9 +27,11 @@ def call_details(report: Report, call: int) -> list[str]:
         f"bound: {report.bounds[call]}; price from: {report.costs[call].source}",
         *_finding_lines(report, [call]),
         *_memory_line(report, call),
-        *(
-            f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"
-            for storage in node.freed
+        *_shortened(
+            [
+                f"after it, storage {storage} is freed ({units.allocated(report.graph.storages[storage].nbytes)})"
+                for storage in node.freed
+            ]
         ),
     ]
 
@@ -105,7 +107,15 @@ def plain_arguments(node: OpNode) -> Iterator[str]:
     ]
     plain = [(name, value) for name, value in (*positional, *node.kwargs.items()) if not _has_tensor(value)]
     if plain:
-        yield "with " + ", ".join(f"{name}={plain_value(value)}" for name, value in plain)
+        yield "with " + ", ".join(f"{name}={_short_value(value)}" for name, value in plain)
+
+
+def _short_value(value: Value) -> str:
+    """A long list, as the scalars of a foreach op, with its first items."""
+    if isinstance(value, tuple) and len(value) > _LIST_LINES:
+        shown = ", ".join(map(plain_value, value[:_LIST_LINES]))
+        return f"[{shown}, ... and {len(value) - _LIST_LINES:,} more]"
+    return plain_value(value)
 
 
 def plain_value(value: Value) -> str:

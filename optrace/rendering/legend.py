@@ -79,7 +79,7 @@ def _bar(report: Report) -> str:
             cells.append(cell(label, BGCOLOR=fill, **look))
             total += width
     # Of a fixed size: a table that fills a wider place has its cells spread out.
-    return table(["".join(cells)], WIDTH=str(total), HEIGHT="16", FIXEDSIZE="TRUE")
+    return table(["".join(cells)], ALIGN="LEFT", WIDTH=str(total), HEIGHT="16", FIXEDSIZE="TRUE")
 
 
 def _keys(report: Report) -> Iterator[str]:

@@ -179,3 +179,11 @@ def test_the_colours_differ_in_greyscale_and_their_text_is_legible() -> None:
     assert min(abs(a - b) for a, b in combinations(fills, 2)) > 9
     for paint in PAINT.values():
         assert abs(lightness(paint.fill) - lightness(paint.text)) > 40
+
+
+def test_a_long_list_of_scalars_is_shortened_in_a_tooltip() -> None:
+    hand = HandGraph()
+    hand.call("aten._foreach_div_.ScalarList", [], [], scalars=tuple(float(n) for n in range(700)))
+    text = dot_of(hand)
+    assert "10.0, 11.0, ... and 688 more]" in text
+    assert "12.0" not in text
