@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optrace.api import Trace, load, render, trace
+    from optrace.captured import backend, from_fx
     from optrace.graph import OpGraph, OpNode, TensorMeta
     from optrace.report import Report
     from optrace.tracing import step
@@ -31,6 +32,8 @@ __all__ = [
     "TensorMeta",
     "Trace",
     "__version__",
+    "backend",
+    "from_fx",
     "load",
     "render",
     "step",
@@ -42,6 +45,8 @@ _HOMES = {
     "Trace": "optrace.api",
     "load": "optrace.api",
     "render": "optrace.api",
+    "from_fx": "optrace.captured",
+    "backend": "optrace.captured",
     "step": "optrace.tracing",
     "Report": "optrace.report",
     "OpGraph": "optrace.graph",

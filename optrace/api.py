@@ -5,14 +5,17 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from optrace.cost.profiles import GpuProfile, Pricing, pricing
 from optrace.graph import OpGraph
 from optrace.rendering import render
-from optrace.rendering.graph_json import read_report
+from optrace.rendering.graph_json import costs_record, read_report
 from optrace.report import Report, report
 from optrace.tracing import Mode, Session, StandinDevice, open_session
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 T = TypeVar("T")
 
@@ -24,14 +27,29 @@ class Trace:
     """
 
     def __init__(
-        self, priced_as: Pricing, mode: Mode, device: str, assume: Literal["error", "zero", "worst"]
+        self,
+        priced_as: Pricing,
+        mode: Mode,
+        device: str,
+        assume: Literal["error", "zero", "worst"],
+        *,
+        keep_values: bool = False,
     ) -> None:
         self._pricing = priced_as
         self._mode: Mode = mode
         self._device = device
         self._assume = assume
+        self._keep_values = keep_values
+        self._running = False
         self._stack = ExitStack()
         self._session: Session | None = None
+
+    @classmethod
+    def finished(cls, priced_as: Pricing, session: Session) -> Trace:
+        """The trace of a session that has ended."""
+        trace = cls(priced_as, session.mode, session.device, "error")
+        trace._session = session
+        return trace
 
     def __enter__(self) -> Trace:
         with ExitStack() as stack:
@@ -42,17 +60,20 @@ class Trace:
                     answers=answers_of(self._pricing.gpu),
                     device=self._device,
                     assume=self._assume,
+                    keep_values=self._keep_values,
                 )
             )
             session.describe("optrace.trace")
             stack.enter_context(session.recording())
             self._stack = stack.pop_all()
         self._session = session
+        self._running = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        self._running = False
         return self._stack.__exit__(kind, error, traceback)
 
     @property
@@ -67,6 +88,46 @@ class Trace:
     def report(self) -> Report:
         """Price what was recorded."""
         return report(self.graph, self._pricing)
+
+    def to_fx(self, *, inputs: Any = None, outputs: Any = None) -> GraphModule:
+        """The finished trace as a ``torch.fx.GraphModule`` over the recorded ATen overloads, in their order.
+
+        Parameters and buffers of the modules that ran are attributes under their own names, optimizer state and
+        gradients that were there before under ``optimizer_state`` and ``gradient``, tensors made of Python's numbers
+        constants. What else the block found is a placeholder, in order of first use; ``inputs`` (a tensor or a nest of
+        them) chooses them instead, in that order, and the rest become constants. The module returns a flat tuple:
+        the tensors of ``outputs``, by default what the block made and its program still holds (without what autograd
+        may hold for it), then the gradients. What the block writes in place, the module writes: its attributes and its
+        inputs. ``module.meta["optrace"]`` is its ``Signature``: names, example inputs, the generators' state, and the
+        guards (values that the run read, on which its control flow hung).
+
+        Each node's ``meta`` has ``val``, ``tensor_meta``, ``stack_trace`` and ``nn_module_stack`` as torch's tracers
+        write them, and ``optrace``, the call's figures as ``graph.json`` names them (None in nodes that are no call
+        of the trace).
+
+        With ``optrace.trace(keep_values=True)`` the attributes hold the values that the run started from, and the
+        module runs. Otherwise they are fake tensors on the traced device: it can be looked at and transformed,
+        and runs once values were loaded with ``load_state_dict(..., assign=True)``.
+
+        Raises ``RuntimeError`` inside the block; ``FxError`` (a ``ValueError``) for a tensor that the trace does not
+        know, and for a call that cannot be written.
+        """
+        from optrace.tracing.fx import graph_module
+
+        if self._running:
+            raise RuntimeError("the trace is still running: call to_fx() after its block")
+        module = graph_module(self.graph, self._opened.kept, inputs=inputs, outputs=outputs)
+        report = self.report()
+        for node in module.graph.nodes:
+            found = node.meta.get("optrace")
+            if found is not None:
+                call = found["call"]
+                node.meta["optrace"] = {
+                    "call": call,
+                    "phase": report.graph.phase(call),
+                    **costs_record(report, call),
+                }
+        return module
 
     @property
     def _opened(self) -> Session:
@@ -85,16 +146,19 @@ def trace(
     dispatch_us: float | None = None,
     launch_us: float | None = None,
     bandwidth_tb: float | None = None,
+    keep_values: bool = False,
 ) -> Trace:
     """A context manager that records the ATen calls made inside it and prices them for ``gpu``.
 
     ``mode``: ``cuda`` runs on a GPU, ``fake`` computes nothing and needs none, ``cpu`` computes on the CPU,
     ``auto`` takes ``cuda`` where there is a GPU and ``fake`` elsewhere. ``dispatch_us``, ``launch_us`` and
-    ``bandwidth_tb`` (TB/s) replace numbers of the profiles. Raises ``UnknownProfileError`` for a GPU or host
+    ``bandwidth_tb`` (TB/s) replace numbers of the profiles. ``keep_values`` keeps the tensors that the block finds,
+    and a copy of those that it writes, so that ``to_fx()`` gives a module that runs; there are values with
+    ``mode="cuda"``, and with ``mode="cpu", device="cpu"``. Raises ``UnknownProfileError`` for a GPU or host
     that no profile fits; ``TraceError`` on entry for a mode that cannot be had.
     """
     priced_as = pricing(gpu, host, dispatch_us=dispatch_us, launch_us=launch_us, bandwidth_tb_s=bandwidth_tb)
-    return Trace(priced_as, mode, device, assume)
+    return Trace(priced_as, mode, device, assume, keep_values=keep_values)
 
 
 def load(path: str | Path) -> Report:

@@ -329,6 +329,16 @@ class OpGraph:
     def stream(self, number: int) -> int:
         return self._stream[number]
 
+    def autograd(self, number: int) -> bool:
+        """As ``OpNode.autograd``."""
+        return bool(self._autograd[number])
+
+    def set_origin(self, number: int, *, source: int, module: int, phase: Phase) -> None:
+        """Say where a call came from, by rows of ``sources`` and ``module_calls`` (-1: no module)."""
+        self._source[number] = source
+        self._module[number] = module
+        self._phase[number] = _PHASE_NUMBERS[phase]
+
     def python_us(self, number: int) -> float | None:
         """As ``OpNode.python_us``."""
         timed = self._python_us[number]

@@ -49,7 +49,7 @@ def _document(report: Report) -> dict[str, Any]:
         "pricing": _pricing_record(report.pricing),
         "totals": _totals(report),
         "findings": [findings.record(finding) for finding in report.findings],
-        "nodes": [{**node, **_costs(report, call)} for call, node in enumerate(nodes)],
+        "nodes": [{**node, **costs_record(report, call)} for call, node in enumerate(nodes)],
         "edges": edges,
         "folding": folding_record(report.graph),
         "cures": cures_record(report),
@@ -67,7 +67,8 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _costs(report: Report, call: int) -> dict[str, Any]:
+def costs_record(report: Report, call: int) -> dict[str, Any]:
+    """A call's figures as ``graph.json`` has them."""
     cost, span = report.costs[call], report.timeline.spans[call]
     work, host = cost.work, cost.host
     return {

@@ -7,7 +7,7 @@ object dies, before it can be used again.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from weakref import ref
@@ -111,6 +111,13 @@ class Identities:
         """The number of a tensor object if it was seen before."""
         known = self._tensors.get(id(tensor))
         return None if known is None else known[1]
+
+    def alive(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The tensors that were seen and still live, with their numbers."""
+        for watch, number, *_ in list(self._tensors.values()):
+            tensor = watch()
+            if tensor is not None:
+                yield number, tensor
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int | None, int, str]:
         """Address, number and device of a tensor's storage."""

@@ -74,6 +74,11 @@ class ModuleTracker:
             for name, buffer in module.named_buffers(recurse=False):
                 yield f"{path}.{name}", "buffer", buffer
 
+    def classes(self) -> Iterator[tuple[str, str]]:
+        """(path, dotted class) of every module that was called or lies below one."""
+        for module, path in list(self._paths.items()):
+            yield path, f"{type(module).__module__}.{type(module).__qualname__}"
+
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         path = self._path(module)
         call = self._calls[path] = self._calls.get(path, 0) + 1

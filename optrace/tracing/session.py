@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import torch
 
@@ -24,6 +24,7 @@ from optrace.graph import Frame, OpGraph, TraceInfo
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.clocks import heard
 from optrace.tracing.gaps import Gaps, time_gaps, watching_overhead_us
+from optrace.tracing.keeping import KeepingTracer, Kept
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
 from optrace.tracing.tracer import CallCounter, OpTracer
@@ -53,8 +54,10 @@ class _Marks:
 class Session:
     """A program's device while it is traced; made by ``open_session``."""
 
-    def __init__(self, info: TraceInfo, device: str, stand_in: StandIn | None) -> None:
-        self.mode = info.mode
+    def __init__(
+        self, info: TraceInfo, device: str, stand_in: StandIn | None, *, keep_values: bool = False
+    ) -> None:
+        self.mode: Mode = cast(Mode, info.mode)
         self.notes = info.notes
         self._device = device
         self._stand_in = stand_in
@@ -63,7 +66,7 @@ class Session:
         self._around_step: Callable[[], AbstractContextManager[object]] | None = None
         self._inside_step: AbstractContextManager[object] | None = None
         self._recording = False
-        self._tracer = OpTracer(
+        self._tracer = (KeepingTracer if keep_values else OpTracer)(
             info,
             device_name=self._device_name,
             stream=_cuda_stream if info.mode == "cuda" else self._stand_in_stream,
@@ -79,6 +82,11 @@ class Session:
     def graph(self) -> OpGraph:
         """What was recorded so far."""
         return self._tracer.graph
+
+    @property
+    def kept(self) -> Kept | None:
+        """What the recorded run started from; None where it was not to be kept."""
+        return self._tracer.kept if isinstance(self._tracer, KeepingTracer) else None
 
     @property
     def steps_seen(self) -> int:
@@ -210,12 +218,14 @@ def open_session(
     answers: StandinDevice | None = None,
     device: str = "cuda",
     assume: Assume = "error",
+    keep_values: bool = False,
 ) -> Iterator[Session]:
     """Pretend or use a device while the context is active; whatever is stood in for is restored after it.
 
     ``gpu`` is the profile's key, kept in the graph; ``answers`` is what the pretended GPU says of itself.
-    Raises ``TraceError`` for ``mode="cuda"`` without a GPU, an unknown mode or device, and a session
-    within a session.
+    ``keep_values``: keep beside the record the tensors that a run starts from, so that its calls can be run again.
+    Raises ``TraceError`` for ``mode="cuda"`` without a GPU, an unknown mode or device, ``keep_values`` where there are
+    none, and a session within a session.
     """
     global _active
     if _active is not None:
@@ -235,6 +245,12 @@ def open_session(
             "the stand-in: trace on the GPU in a process of its own"
         )
     chosen: Mode = mode if mode != "auto" else "cuda" if has_gpu else "fake"
+    stands_in = chosen == "fake" or (chosen == "cpu" and device == "cuda")
+    if keep_values and stands_in:
+        raise TraceError(
+            f"there are no values to keep in mode {chosen!r} on device {device!r}: use mode 'cuda' on a GPU, or mode 'cpu' "
+            "with device 'cpu'"
+        )
     notes: tuple[str, ...] = ()
     if mode == "auto":
         notes = (
@@ -244,7 +260,7 @@ def open_session(
         # What is priced is the eager program: compiled functions run as they are written.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stand_in = None
-        if chosen == "fake" or (chosen == "cpu" and device == "cuda"):
+        if stands_in:
             stand_in = stack.enter_context(
                 standin(
                     answers or StandinDevice(),
@@ -259,7 +275,7 @@ def open_session(
             gpu=gpu,
             notes=notes,
         )
-        _active = Session(info, device, stand_in)
+        _active = Session(info, device, stand_in, keep_values=keep_values)
         stack.callback(_close)
         stack.enter_context(heard(_active.hear))
         yield _active

@@ -51,6 +51,14 @@ def shortened(file: str) -> str:
     return path
 
 
+def file_of(short: str) -> str:
+    """The file that ``shortened`` made a path of; the path itself where it is not there."""
+    for root in (os.path.realpath(os.getcwd()) + os.sep, *_LIBRARY_ROOTS):
+        if os.path.isfile(root + short):
+            return root + short
+    return short
+
+
 def is_user_code(file: str) -> bool:
     """Whether a file is the user's: neither installed, nor the standard library, nor optrace."""
     if file.startswith("<"):
