@@ -90,7 +90,8 @@ class Identities:
         for item in gc.get_objects():
             if issubclass(type(item), torch.Tensor):
                 self._register(item)
-                if item.is_leaf and item.requires_grad and item.grad is not None:
+                # Of a view torch raises where its base was since written.
+                if not item._is_view() and item.is_leaf and item.requires_grad and item.grad is not None:
                     self._register(item.grad)
 
     def _register(self, tensor: torch.Tensor) -> None:

@@ -122,7 +122,7 @@ class KeepingTracer(OpTracer):
             known = (self._found or {}).get(bytes_of._cdata)
             if known is None or known() is not bytes_of:
                 kept.made_inside.add(storage)
-        if tensor.is_leaf and tensor.requires_grad:
+        if _is_trained(tensor):
             kept.trained.add(number)
         if written and storage not in kept.written:
             kept.written.add(storage)
@@ -163,13 +163,18 @@ class KeepingTracer(OpTracer):
             tensor = watch()
             if tensor is None:
                 continue
-            if number in self._followed and not tensor.requires_grad:
+            if number in self._followed and not tensor._is_view() and not tensor.requires_grad:
                 kept.saved.add(number)
-            if tensor.is_leaf and tensor.grad is not None:
+            if _is_trained(tensor) and tensor.grad is not None:
                 gradient = kept.number_of(tensor.grad)
                 if gradient is not None:
                     kept.gradients[number] = gradient
         kept.classes = dict(self._modules.classes())
+
+
+def _is_trained(tensor: torch.Tensor) -> bool:
+    """Whether autograd accumulates into ``tensor``. Not asked of a view: torch raises where its base was since written."""
+    return not tensor._is_view() and tensor.is_leaf and tensor.requires_grad
 
 
 def _place(frame: FrameType | None) -> tuple[int, int]:

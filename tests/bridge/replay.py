@@ -115,6 +115,7 @@ def replayed(step: Step, twin: Step | None = None, *, mode: Any = "cpu", device:
     compared with that; without it, with the traced run itself.
     """
     before = torch.get_rng_state()
+    on_the_gpu = torch.cuda.get_rng_state() if mode == "cuda" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with optrace.trace(mode=mode, device=device, keep_values=True) as trace:
@@ -124,6 +125,8 @@ def replayed(step: Step, twin: Step | None = None, *, mode: Any = "cpu", device:
         expected, state = outputs, step.state()
         if twin is not None:
             torch.set_rng_state(before)
+            if on_the_gpu is not None:
+                torch.cuda.set_rng_state(on_the_gpu)
             expected, state = tensors_of(twin.run()), twin.state()
     signature = module.meta["optrace"]
     with signature.seeded():

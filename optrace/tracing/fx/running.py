@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -37,19 +38,36 @@ def run_captured(session: Session, module: fx.GraphModule, inputs: Sequence[Any]
         )
         given = list(inputs) if inputs else _placeholder_values(module)
         moved = session.device != "cpu" and _on_the_cpu(module, given)
-        place = _Place(session, moved, fake)
+        place = _Place(session, moved, fake, followed=not _below_autograd(module))
         args = pytree.tree_map(place, given)
-        runner = _Runner(module, session.graph, place, moved)
+        runner = _Runner(module, session.graph, place, moved, fake)
         stack.enter_context(torch.device(session.device) if moved else nullcontext())
         with session.recording():
             runner.run(*args, enable_io_processing=bool(inputs))
         runner.say_origins()
 
 
+class _KnownReads(FakeTensorMode):
+    """FakeTensorMode in which a read of a value answers with the value that the node had when it was captured."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.value: object = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch's."""
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(
+            self.value, bool | int | float | complex
+        ):
+            return self.value
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 class _Place:
     """Puts tensors and modules where they are to be run."""
 
-    def __init__(self, session: Session, moved: bool, mode: FakeTensorMode | None) -> None:
+    def __init__(self, session: Session, moved: bool, mode: FakeTensorMode | None, *, followed: bool) -> None:
+        self._followed = followed
         self._session = session
         self._moved = moved
         self._mode = mode
@@ -73,7 +91,7 @@ class _Place:
             device = torch.device(self._session.device) if self._moved else tensor.device
             shape, stride = ([_hint(n) for n in size] for size in (tensor.shape, tensor.stride()))
             placed = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=device)
-        return placed.requires_grad_(tensor.requires_grad)
+        return placed.requires_grad_(tensor.requires_grad and self._followed)
 
     def _module(self, module: torch.nn.Module) -> torch.nn.Module:
         mine = copy.deepcopy(module)
@@ -89,8 +107,11 @@ class _Place:
 class _Runner(fx.Interpreter):
     """Runs a graph with its attributes put in place beforehand, and notes which calls each node made."""
 
-    def __init__(self, module: fx.GraphModule, graph: OpGraph, place: _Place, moved: bool) -> None:
+    def __init__(
+        self, module: fx.GraphModule, graph: OpGraph, place: _Place, moved: bool, reads: _KnownReads | None
+    ) -> None:
         super().__init__(module)
+        self._reads = reads
         self._recorded = graph
         self._moved = moved
         self._spans: list[tuple[fx.Node, int, int]] = []
@@ -102,6 +123,8 @@ class _Runner(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """As torch's."""
         start = len(self._recorded)
+        if self._reads is not None:
+            self._reads.value = n.meta.get("val")
         result = super().run_node(n)
         self._spans.append((n, start, len(self._recorded)))
         return result
@@ -137,6 +160,17 @@ class _Runner(fx.Interpreter):
                 graph.set_origin(
                     number, source=source, module=module, phase=_phase_of(node, graph.phase(number))
                 )
+
+
+def _below_autograd(module: fx.GraphModule) -> bool:
+    """Whether the graph is made of ATen calls alone: those that autograd makes are among them, as in-place writes to
+    parameters under ``no_grad`` may be."""
+    return all(
+        isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
+        for node in module.graph.nodes
+        if node.op in ("call_function", "call_method")
+        or (node.op == "call_module" and node.target != "_guards_fn")
+    )
 
 
 def _to_gpu(value: Any) -> Any:
