@@ -83,17 +83,19 @@ Price = Callable[[fx.GraphModule], Trace]
 @dataclass(frozen=True)
 class Capture:
     """A graph that Dynamo captured. ``ended``: why it ends before its function does; empty where it does not.
-    ``place``: the user's line there."""
+    ``place``: the user's line there. ``gradients``: they were on."""
 
     module: fx.GraphModule
     ended: str
     place: str
+    gradients: bool
     _price: Price = field(repr=False)
 
     @cached_property
     def trace(self) -> Trace:
         """The graph's calls, run eagerly and recorded; made when first asked for, outside of any compilation."""
-        return self._price(self.module)
+        with torch.set_grad_enabled(self.gradients):
+            return self._price(self.module)
 
     @cached_property
     def report(self) -> Report:
@@ -124,7 +126,7 @@ class Backend:
                 place = f"{shortened(line.filename)}:{line.lineno}"
         # A copy: compilers rewrite the graph that they are given.
         mine = fx.GraphModule(module, copy.deepcopy(module.graph))
-        self.captures.append(Capture(mine, ended, place, self._price))
+        self.captures.append(Capture(mine, ended, place, torch.is_grad_enabled(), self._price))
         compiled: Callable[..., Any] = self._compile(module, list(example_inputs))
         return compiled
 

@@ -31,11 +31,7 @@ def run_captured(session: Session, module: fx.GraphModule, inputs: Sequence[Any]
     """
     with ExitStack() as stack:
         # On a GPU nothing has to be computed either. A stand-in's tensors are fake already.
-        fake = (
-            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            if session.mode == "cuda"
-            else None
-        )
+        fake = stack.enter_context(_KnownReads()) if session.mode == "cuda" else None
         given = list(inputs) if inputs else _placeholder_values(module)
         moved = session.device != "cpu" and _on_the_cpu(module, given)
         place = _Place(session, moved, fake, followed=not _below_autograd(module))
@@ -47,20 +43,20 @@ def run_captured(session: Session, module: fx.GraphModule, inputs: Sequence[Any]
         runner.say_origins()
 
 
-class _KnownReads(FakeTensorMode):
+class _KnownReads(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves its mode hooks untyped
     """FakeTensorMode in which a read of a value answers with the value that the node had when it was captured."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.value: object = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch's."""
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(
             self.value, bool | int | float | complex
         ):
             return self.value
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().dispatch(func, types, args, kwargs)
 
 
 class _Place:
