@@ -11,7 +11,7 @@ DOC = Path(__file__).parents[2] / "docs" / "fx.md"
 
 
 def test_the_pages_code_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", DOC.read_text(), flags=re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", DOC.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 5
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
