@@ -231,8 +231,11 @@ class _Queue:
     def run(self, tasks: _Tasks) -> Spans:
         """One turn a call, with nothing called and nothing made in it: a long script makes a million."""
         count = len(tasks.launches)
-        host_starts, host_ends, starts, ends_us, gaps, exposures = ([0.0] * count for _ in range(6))
-        host, clock, depth, sync_us = self.host_clock, self.device_clock, self._depth, self._sync_us
+        host_ends, starts = [0.0] * count, [0.0] * count
+        # Of calls that launch.
+        ends_us, gaps, exposures = list[float](), list[float](), list[float]()
+        begin = host = self.host_clock
+        clock, depth, sync_us = self.device_clock, self._depth, self._sync_us
         launched, stream = self._launched, 0
         stream_end, ends = self._stream_end.get(stream, 0.0), self._ends.setdefault(stream, [])
         rows = zip(
@@ -250,7 +253,6 @@ class _Queue:
                 self._stream_end[stream] = stream_end
                 stream = on
                 stream_end, ends = self._stream_end.get(stream, 0.0), self._ends.setdefault(stream, [])
-            host_starts[call] = host
             host += before_us
             if launches:
                 gap = exposed = 0.0
@@ -263,7 +265,9 @@ class _Queue:
                     if len(ends) >= depth and ends[-depth] > host:
                         host = ends[-depth]
                     host += launch_us
-                    start = max(stream_end, host)
+                    start = host
+                    if stream_end > host:
+                        start = stream_end
                     stream_end = start + device_us
                     ends.append(stream_end)
                     if launched is not None:
@@ -277,23 +281,32 @@ class _Queue:
                     elif stream_end > clock:
                         exposed += stream_end - clock
                         clock = stream_end
-                starts[call], ends_us[call], gaps[call], exposures[call] = first, stream_end, gap, exposed
+                starts[call] = first
+                ends_us.append(stream_end)
+                gaps.append(gap)
+                exposures.append(exposed)
             else:
                 host += launch_us
-                starts[call] = ends_us[call] = max(stream_end, host)
+                starts[call] = host
+                if stream_end > host:
+                    starts[call] = stream_end
             if waits:
-                host = (max(stream_end, host)) + sync_us
+                host = max(stream_end, host) + sync_us
             host_ends[call] = host
         self._stream_end[stream] = stream_end
         self.host_clock, self.device_clock = host + self._tail_us, clock
+        launching = tasks.launches > 0
+        host_end, start_us = np.array(host_ends), np.array(starts)
+        end_us, gap_us, exposed_us = start_us.copy(), np.zeros(count), np.zeros(count)
+        end_us[launching], gap_us[launching], exposed_us[launching] = ends_us, gaps, exposures
         return Spans(
-            np.array(host_starts),
-            np.array(host_ends),
-            np.array(starts),
-            np.array(ends_us),
-            np.where(tasks.launches > 0, tasks.device_us, 0.0),
-            np.array(gaps),
-            np.array(exposures),
+            np.concatenate(([begin], host_end))[:count],
+            host_end,
+            start_us,
+            end_us,
+            np.where(launching, tasks.device_us, 0.0),
+            gap_us,
+            exposed_us,
             np.zeros(count),
         )
 
