@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -98,6 +99,12 @@ def trace(
         list[Shown] | None,
         typer.Option("--show", metavar="WHAT", help="draw besides: fusion, what a compiler would fuse"),
     ] = None,
+    epilogues: Annotated[
+        bool,
+        typer.Option(
+            "--epilogues", help="fusion also merges matmuls with what is pointwise around them (max-autotune)"
+        ),
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="measure the cures on this machine's GPU, beside the prediction")
     ] = False,
@@ -173,6 +180,7 @@ def trace(
     if found is None:
         return code
     report = found.report
+    report = replace(report, epilogues=epilogues)
     say.report(report, top, findings=findings)
     if found.measured is not None:
         from .imported import show_measured
@@ -183,7 +191,7 @@ def trace(
         other, code = report_of(target, ctx, place, options | {"batch": size}, prices, say)
         if other is None or code:
             return code
-        batches[size] = other
+        batches[size] = replace(other, epilogues=epilogues)
     # What needs no layout first: a layout can take long, and fail.
     for file in sorted(files, key=lambda file: check_path(file, format).needs_layout):
         with bad_input(RenderError):

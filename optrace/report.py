@@ -35,13 +35,17 @@ class Total:
 
 @dataclass(frozen=True)
 class Report:
-    """A priced, replayed and diagnosed run. Sequences are in call order."""
+    """A priced, replayed and diagnosed run. Sequences are in call order.
+
+    ``epilogues``: the fused program's products are generated code that takes in its pointwise neighbours.
+    """
 
     priced: PricedGraph
     timeline: Timeline
     bounds: tuple[Bound, ...]
     verdict: Verdict
     lesson: Lesson
+    epilogues: bool = False
 
     @property
     def graph(self) -> OpGraph:
@@ -70,7 +74,7 @@ class Report:
     @cached_property
     def cures(self) -> Cures:
         """What a CUDA graph, fusion and both would make of the run."""
-        return cures(self.priced, self.timeline, self.verdict)
+        return cures(self.priced, self.timeline, self.verdict, epilogues=self.epilogues)
 
     @property
     def complete(self) -> bool:

@@ -163,7 +163,7 @@ def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
     found = []
     for number, step in enumerate(steps):
         reads = moved(step.reads)
-        if step.region:
+        if step.region and step.node is None:
             dying = {
                 access.nbytes: access.tensor.storage
                 for access, at in zip(step.reads, reads, strict=True)

@@ -93,9 +93,9 @@ class Cures:
         return self.rows[3]
 
 
-def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict) -> Cures:
+def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict, *, epilogues: bool = False) -> Cures:
     """Price the cures of a priced and replayed run."""
-    fusion = fuse(priced)
+    fusion = fuse(priced, epilogues=epilogues)
     fused = compiled(priced, fusion)
     fused_timeline = replay(fused)
     fused_verdict = verdict(fused, fused_timeline)
@@ -151,7 +151,13 @@ def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterato
         if not step.region or len(step.calls) < 2:
             continue
         # A library call stays one, though its bias may move into the region behind it.
-        own = [call for call in step.calls if call not in counted and fusion.roles[call] != "extern"]
+        # Unless it is generated code with the region in it.
+        generated = step.node is not None
+        own = [
+            call
+            for call in step.calls
+            if call not in counted and (generated or fusion.roles[call] != "extern")
+        ]
         counted.update(own)
         if not own:
             continue

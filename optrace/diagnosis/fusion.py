@@ -2,14 +2,16 @@
 
 Kernels that share bytes are merged, those that share most first, where their loops agree (a reduction takes in
 what runs over its elements or over its rows), and where no third kernel has to run between them. That is what
-torch/_inductor/scheduler.py does with its defaults, but for templates, autotuning and other loop orders.
+torch/_inductor/scheduler.py does with its defaults, but for autotuning and other loop orders. Products are calls of
+a library; where ``epilogues`` are asked for they are generated too and take in the pointwise kernel behind and
+before them, as ``mode="max-autotune"`` does where its templates win.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optrace.cost.pricing import PricedGraph
 from optrace.cost.work import Access, KernelKind, Work
@@ -22,6 +24,9 @@ from optrace.graph import OpNode
 MOST_MERGED = 64
 FEWEST_SHARED_BYTES = 10
 MOST_ARGUMENTS = 250
+
+#: Products that Inductor has templates for.
+PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 _ROUNDS = 3
 _MOST_VISITED = 2000
@@ -57,13 +62,16 @@ class Fusion:
         return tuple(step for step in self.steps if step.region and len(step.calls) > 1)
 
 
-def fuse(priced: PricedGraph) -> Fusion:
-    """The compiled form of a priced graph."""
+def fuse(priced: PricedGraph, *, epilogues: bool = False) -> Fusion:
+    """The compiled form of a priced graph; ``epilogues``: products are generated code that pointwise neighbours go
+    into."""
     works = [cost.work for cost in priced.costs]
     target = priced.pricing.target(priced.graph.info)
     lowered = lower(priced.graph, works, target)
     groups = _Groups(lowered.kernels)
     groups.merge()
+    if epilogues:
+        groups.take_into_products()
     steps = (
         _step([lowered.kernels[number] for number in members], works, lowered, groups)
         for members in groups.ordered()
@@ -90,9 +98,17 @@ def _step(members: Sequence[Kernel], works: Sequence[Work], lowered: Lowered, gr
             if value.live or any(group not in mine for group in groups.readers_of(value)):
                 written.setdefault(value.tensor.storage, Access(value.tensor, value.tensor.nbytes))
     writes = tuple(written.values())
-    if first.sort == "extern":
-        assert first.work is not None
-        return Step(calls, first.work, False, first.work.reads, first.work.writes, first.segment, first.node)
+    product = next((kernel for kernel in members if kernel.sort == "extern"), None)
+    if product is not None:
+        assert product.work is not None
+        if len(members) == 1:
+            work = product.work
+            return Step(calls, work, False, work.reads, work.writes, first.segment, product.node)
+        # A template reads and writes what the merged kernels did, in one launch without workspace.
+        work = replace(
+            product.work, kernels=1, memsets=0, memcpys=0, reads=reads, writes=writes, scratch=(), passes=()
+        )
+        return Step(calls, work, True, reads, writes, first.segment, product.node)
     # A generated reduction keeps its row in registers or passes over it in order: it streams like a pointwise one.
     kind: KernelKind = "foreach" if first.sort == "foreach" else "elementwise"
     flops = sum(works[call].flops or 0 for call in calls if lowered.roles[call] != "extern")
@@ -191,6 +207,57 @@ class _Groups:
             if not merged:
                 return
 
+    def take_into_products(self) -> None:
+        """Merge products with the pointwise kernel that alone reads their result, then with those that do nothing but
+        make an operand (epilogue and prologue fusion of torch/_inductor/scheduler.py)."""
+        products = [
+            number
+            for number, kernel in enumerate(self.kernels)
+            if kernel.sort == "extern" and kernel.node is not None and kernel.node.facts.packet in PRODUCTS
+        ]
+        taken: set[int] = set()
+        for number in products:
+            for value in self.kernels[number].writes:
+                group = self._only_reader(value)
+                if group is not None and group not in taken and self._is_pointwise(group, number):
+                    whole = self.rows[group] == value.tensor.numel
+                    if whole and self._reads_in_place(group, value) and self._merge(number, group):
+                        taken.add(self.find(number))
+        for number in products:
+            for value in list(values_read(self.kernels[number])):
+                maker = value.kernel
+                if maker is None or maker < 0:
+                    continue
+                group = self.find(maker)
+                alone = group not in taken and len(self.members[group]) == 1
+                if alone and self._is_pointwise(group, number):
+                    reader = self._only_reader(value)
+                    if reader == self.find(number) and len(self.kernels[maker].writes) == 1:
+                        self._merge(maker, number)
+                        taken.add(self.find(number))
+
+    def _only_reader(self, value: Value) -> int | None:
+        """The group that alone reads a value which nobody wants besides."""
+        readers = self.readers_of(value)
+        return next(iter(readers)) if len(readers) == 1 and not value.live else None
+
+    def _is_pointwise(self, group: int, product: int) -> bool:
+        """Generated, without a reduction, in the product's part of the program."""
+        kernel = self.kernels[group]
+        return (
+            kernel.sort == "pointwise"
+            and self.length[group] == 1
+            and kernel.segment == self.kernels[product].segment
+        )
+
+    def _reads_in_place(self, group: int, value: Value) -> bool:
+        return all(
+            read.aligned
+            for number in self.members[group]
+            for read in self.kernels[number].reads.values()
+            if read.value.number == value.number
+        )
+
     def _pairs(self) -> list[tuple[int, int]]:
         """Kernels next to each other at some value: who makes it and who reads it, and its readers one by one."""
         shared: dict[tuple[int, int], int] = {}
@@ -222,8 +289,11 @@ class _Groups:
             return False
         if self.rank[a] > self.rank[b]:
             a, b = b, a
-        if not self._aligned(a, b):
-            return False
+        return self._aligned(a, b) and self._merge(a, b)
+
+    def _merge(self, first: int, second: int) -> bool:
+        """Make one group of two, of which the first comes earlier; False where other kernels have to run between."""
+        a, b = self.find(first), self.find(second)
         leads_to = self._between(a, b, self.behind)
         if leads_to is None:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -304,6 +305,60 @@ def test_foreach_ops_over_the_same_lists_are_one_kernel() -> None:
     assert region.launches_after == 1
     # Each tensor read once and written once.
     assert region.bytes_after == 2 * 20 * 256 * 256 * 4
+
+
+def with_epilogues(report: Report) -> list[list[str]]:
+    graph = report.graph
+    steps = replace(report, epilogues=True).cures.fusion.steps
+    return [[graph.facts(call).label for call in step.calls] for step in steps]
+
+
+def test_an_epilogue_and_a_prologue_go_into_the_product_where_that_is_asked_for() -> None:
+    """Four tensors of 64 x 64 floats stay: the two operands, the residual and the result."""
+
+    def step(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        return ((x * 2) @ w).relu() + r
+
+    report = report_of(step, (64, 64), (64, 64), (64, 64))
+    assert len(report.cures.fusion.steps) == 3
+    assert with_epilogues(report) == [["mul", "mm", "relu", "add"]]
+    (region,) = replace(report, epilogues=True).cures.regions
+    assert (region.launches_before, region.launches_after) == (report.cures.eager.launches, 1)
+    assert region.bytes_after == 4 * 64 * 64 * 4
+
+
+def test_what_others_need_stays_out_of_the_product() -> None:
+    """A result that a second kernel reads, a reduction, and a neighbour that waits for another product."""
+
+    def reduction(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).softmax(-1)
+
+    def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return y.relu() @ y
+
+    def detour(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return (y @ w) + x @ y
+
+    assert with_epilogues(report_of(reduction, (64, 64), (64, 64))) == [["mm"], ["_softmax"]]
+    assert ["mm", "relu"] not in with_epilogues(report_of(twice, (64, 64), (64, 64)))
+    assert sorted(map(len, with_epilogues(report_of(detour, (64, 64), (64, 64))))) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_products_with_epilogues_keep_an_order(seed: int) -> None:
+    choose = random.Random(seed)
+
+    def step(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        values = [a, a * 2]
+        for _ in range(40):
+            x, y = choose.choice(values[-6:]), choose.choice(values[-8:])
+            values.append((x @ w, x @ y, x + y, x.relu(), x.softmax(-1))[choose.randrange(5)])
+        return sum(values[-3:], a)
+
+    report = report_of(step, (64, 64), (64, 64))
+    assert_runs_in_order(report, fuse(report.priced, epilogues=True))
 
 
 # -- order and speed -----------------------------------------------------------------------------------
