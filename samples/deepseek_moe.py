@@ -1,7 +1,7 @@
 """A mixture of experts of DeepSeek-V3's shape, with 8 experts a layer instead of 256, built from its config.
 
     pip install transformers
-    optrace samples/deepseek_moe.py --train --dtype bf16 --out graph.svg
+    optrace samples/deepseek_moe.py --train --out graph.svg
 
 3 dense layers and 58 with experts, one sequence of 1,024 tokens; a training step is 28,000 calls and takes minutes to
 record and to price.
