@@ -228,9 +228,8 @@ def _stretches(run: _Run, settling_bytes: float) -> tuple[list[int], Hashes]:
         for (address, nbytes), touched in zip(run.blocks(place, placed), run.touched(place), strict=True):
             said.append(recent.touch(address, nbytes, touched, place))
         hashes.append(hash(tuple(said)) & 0xFFFFFFFFFFFFFFFF)
-    return starts[len(run.calls) :], _hashes(np.array(hashes, dtype=np.uint64), np.array(starts))[
-        len(run.calls) :
-    ]
+    every = _hashes(np.array(hashes, dtype=np.uint64), np.array(starts, dtype=np.int64))
+    return starts[len(run.calls) :], every[len(run.calls) :]
 
 
 def _hashes(values: Hashes, starts: Ints) -> Hashes:

@@ -297,7 +297,7 @@ class OpGraph:
             tensor_offset=_ints(self._tensor_offset),
             storage_bytes=np.fromiter((s.nbytes for s in self.storages), np.int64, len(self.storages)),
             storage_on_device=np.fromiter(
-                (s.device != "cpu" for s in self.storages), np.bool_, len(self.storages)
+                (s.device not in ("cpu", "meta") for s in self.storages), np.bool_, len(self.storages)
             ),
             freed_storage=_ints(self._freed_storage)[in_time],
             freed_after=freed_after[in_time],

@@ -321,6 +321,28 @@ def test_numbers_are_stacked_by_one_kernel():
     assert launch.nbytes == 3 * 4 + 3 * 4
 
 
+@pytest.mark.parametrize(
+    ("dim", "kind"), [(0, "cat_vectorized"), (1, "cat_vectorized"), (2, "cat"), (-1, "cat")]
+)
+def test_a_stack_is_a_cat_of_tensors_with_one_dimension_more(dim, kind):
+    """Of float32 [64, 64]: from ``dim`` on an input has 4096, 64 or 1 elements, 16 KiB, 256 or 4 bytes."""
+    make = Maker()
+    shape = [64, 64]
+    shape.insert(dim % 3, 2)
+    node = make("aten.stack.default", (T(64, 64), T(64, 64)), dim, out=T(*shape))
+    (launch,) = launches_of(node, work_of(node, TARGET), TARGET)
+    assert launch.kind == kind
+
+
+@pytest.mark.parametrize(("addend", "kind"), [(T(4, 16), "memcpy"), (T(16), "vectorized")])
+def test_addbmm_moves_its_addend_as_the_rule_says(addend, kind):
+    make = Maker()
+    node = make("aten.addbmm.default", addend, T(2, 4, 8), T(2, 8, 16), out=T(4, 16))
+    work = work_of(node, TARGET)
+    first = launches_of(node, work, TARGET)[0]
+    assert (work.memcpys, first.kind == "memcpy") == (int(kind == "memcpy"), kind == "memcpy")
+
+
 def test_no_launch_takes_no_time_and_unknown_launches_have_none():
     make = Maker()
     model = DeviceModel(find_gpu("h200"), TARGET)

@@ -1,10 +1,11 @@
-"""What pricing itself costs: in step with the number of calls."""
+"""Pricing of whole runs: those that do nothing, and what pricing costs as they grow."""
 
 import time
 
 import pytest
 
 from optrace.cost.profiles import pricing
+from optrace.graph import OpGraph
 from optrace.report import report
 from tests.cost.calls import Maker, T
 
@@ -20,6 +21,11 @@ def chain(length, side):
         make.graph.add_free(made.outputs[0].storage, read.id)
         value = total
     return make.graph
+
+
+def test_a_run_of_no_calls_costs_nothing():
+    made = report(OpGraph(), pricing("h200", None))
+    assert (made.timeline.wall_us, made.totals["launches"].value, made.priced.memory.peak) == (0.0, 0, 0)
 
 
 @pytest.mark.parametrize("side", [32, 2048])  # all of it stays in the L2; a tensor is 16 MiB: four fill it

@@ -113,6 +113,14 @@ def test_a_row_that_is_picked_again_is_found_where_what_comes_between_fits(maker
     assert many.reads[0].nbytes == 20000 * 4096
 
 
+def test_a_table_of_integers_is_not_taken_for_its_indices(maker):
+    """Two picks of 30,000: what lies between two of one is 8 KB, so each distinct row is read once."""
+    work = work_of(
+        maker("aten.index_select.default", ints(30000, 1024), 0, ints(2), out=ints(2, 1024)), TARGET
+    )
+    assert work.reads[0].nbytes == round(30000 * 8192 * (1 - math.exp(-2 / 30000)))
+
+
 def test_adding_across_rows_is_scattered(maker):
     target, values = T(4, 24), T(4, 24)
     across = work_of(maker("aten.scatter_add_.default", target, 0, ints(4, 24), values, out=target), TARGET)

@@ -92,8 +92,13 @@ def adds_products(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
     nbytes = work.tensor_bytes / max(1, batches)
     one = product(gemm_of(first_matrix(left), first_matrix(right)), nbytes, target, left.itemsize)
     addend, result = node.tensor("self"), node.outputs[0]
-    copied = node.arg("beta", 1) != 0 and not any(node.writes)
-    return [*([over(result.shape, result, addend)] if copied else []), *one * batches]
+    if work.memcpys:
+        copied = [Kernel("memcpy", 2.0 * addend.nbytes)]
+    elif node.arg("beta", 1) != 0 and not any(node.writes):
+        copied = [over(result.shape, result, addend)]
+    else:
+        copied = []
+    return [*copied, *one * batches]
 
 
 @launches("aten.addmm", "aten.addmm_", "aten.baddbmm", "aten.baddbmm_", "aten._addmm_activation")

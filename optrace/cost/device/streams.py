@@ -162,8 +162,9 @@ def concatenates(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
         kind = "cat_strided"
     else:
         dim = node.arg("dim", 0)
-        rank = max(1, len(tensors[0].shape)) if tensors else 1  # numbers are stacked, too
-        dim = dim % rank if isinstance(dim, int) else 0
+        # A stack is a cat of tensors with one dimension more, of size 1, at ``dim``.
+        rank = len(result.shape)
+        dim = dim % rank if isinstance(dim, int) and rank else 0
         inner = [math.prod(tensor.shape[dim:]) * tensor.itemsize for tensor in tensors]
         kind = "cat_vectorized" if all(n % 16 == 0 for n in inner) else "cat"
     kernels = max(1, work.kernels or 1)

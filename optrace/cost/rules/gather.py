@@ -33,7 +33,10 @@ def _selected(node: OpNode, source: TensorMeta, target: Target, *, once: bool = 
     """Reads where ``source`` gives rows for all that is written; ``once``: none of them twice. A row that is picked again
     is found in the L2 if what is gathered meanwhile fits it."""
     taken = sum(access.nbytes for access in outputs_written(node))
-    picks = max((tensor.numel for tensor in node.inputs if tensor.dtype in ("int64", "int32")), default=1)
+    indices = [
+        tensor for tensor in node.inputs if tensor.id != source.id and tensor.dtype in ("int64", "int32")
+    ]
+    picks = max((tensor.numel for tensor in indices), default=1)
     meanwhile = min(taken, picks * GATHERED_AT_ONCE)
     repeats_are_free = not once and meanwhile <= target.l2_bytes
     found = distinct_bytes(source, taken) if repeats_are_free else min(source.nbytes, taken)

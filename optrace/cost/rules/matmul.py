@@ -69,7 +69,7 @@ def sums_products(node: OpNode, target: Target) -> Work:
         flops=flops + node.outputs[0].numel,
         matmul_flops=flops,
         kind="matmul",
-        math_dtype=left.dtype,
+        math_dtype=target.product_dtype(left.dtype),
     )
 
 
