@@ -314,6 +314,20 @@ def test_gradients_of_volumes_by_what_cudnn_makes_of_them(window, stride, paddin
     assert (main.kind, main.dtype, main.m, main.n, main.k) == (kind, "tf32", 2 * side**3, 24, depth)
 
 
+@pytest.mark.parametrize(
+    ("op", "passes"), [("mul_.Scalar", 1 + 3), ("sqrt_", 1 + 3 + 3), ("div_.Scalar", 1 + 3 + 3)]
+)
+def test_a_chunk_of_a_list_takes_its_lists_its_walk_and_divisions(op, passes):
+    make = Maker()
+    tensors = (T(65536), T(100))
+    name, _, overload = op.partition(".")
+    node = make(
+        f"aten._foreach_{name}.{overload or 'default'}", tensors, *([2.0] if overload else []), out=()
+    )
+    (launch,) = launches_of(node, work_of(node, TARGET), TARGET)
+    assert (launch.kind, launch.blocks, launch.steps) == ("multi_tensor", 1 + 1, passes)
+
+
 def test_numbers_are_stacked_by_one_kernel():
     make = Maker()
     node = make("aten.stack.default", (T(), T(), T()), 0, out=T(3))

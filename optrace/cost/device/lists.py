@@ -10,6 +10,9 @@ from optrace.cost.rules.foreach import _FUSED, _POINTWISE, CHUNK, _lists, takes_
 from optrace.cost.work import Work
 from optrace.graph import OpNode
 
+#: What walking a chunk takes, and dividing or taking roots besides, in passes over a list.
+WALK, DIVISION = 3, 3
+
 
 @launches(
     *(f"aten._foreach_{name}" for name in _POINTWISE),
@@ -28,9 +31,14 @@ def over_lists(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
         return [Kernel("vectorized", nbytes / count)] * count
     chunks = sum(-(-size // CHUNK) for size in sizes)
     kind = "multi_tensor_fused" if node.facts.packet in _FUSED else "multi_tensor"
-    # How long the longest chunk of a launch takes: a chunk is a block's.
+    # How long the longest chunk of a launch takes: a chunk is a block's, which walks all lists at once.
     longest = min(CHUNK, max(sizes, default=0)) / CHUNK
-    return [Kernel(kind, nbytes / count, chunks / count, longest * len(lists))] * count
+    work_each = len(lists) + WALK + (DIVISION if _divides(node) else 0)
+    return [Kernel(kind, nbytes / count, chunks / count, longest * work_each)] * count
+
+
+def _divides(node: OpNode) -> bool:
+    return any(word in node.facts.packet for word in ("div", "sqrt", "reciprocal"))
 
 
 @launches("aten._foreach_norm", "aten._foreach_max")
@@ -40,5 +48,5 @@ def norms(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     chunks = sum(-(-size // CHUNK) for size in sizes)
     count = max(1, (work.launches or 3) - 2)
     longest = min(CHUNK, max(sizes, default=0)) / CHUNK
-    one = Kernel("multi_tensor", float(work.tensor_bytes) / count, chunks / count, longest)
+    one = Kernel("multi_tensor", float(work.tensor_bytes) / count, chunks / count, longest * (1 + WALK))
     return [SMALL, *[one] * count, SMALL]
