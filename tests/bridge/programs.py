@@ -117,7 +117,7 @@ def look_at(
         if not replay.same_calls or replay.differ:
             row["failed"] = ", ".join(list(replay.differ)[:3]) or "calls"
         if compile_it:
-            row["inductor_furthest"] = compiled_by_inductor(replay)
+            row["inductor_of_tolerance"] = compiled_by_inductor(replay)
     except Exception as error:
         traceback.print_exc()
         row["failed"] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
