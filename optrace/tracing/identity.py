@@ -1,15 +1,14 @@
 """Which tensor objects and storages are the same ones, without keeping any alive.
 
-Objects are known by address while they live; a weak reference's callback forgets the address when the
-object dies, before it can be used again.
+Objects are known by address, which another may get once they are gone: a tensor is kept as a weak reference beside
+what it was; a storage's has a callback, which tells that it was freed. New tensors are most of what recording costs,
+so little is made for one.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from weakref import ref
 
 import torch
@@ -20,63 +19,56 @@ from optrace.graph.opgraph import Layout
 
 NO_STORAGE = -1
 
-
-#: A tensor object as it was when it got its number: a watch, the number, the storage's address (None without a
-#: storage), shape, stride, offset. A tuple: one is made for each tensor of a program.
+#: A tensor as it was when it got its number: the object, the number, the storage's address (None without a storage),
+#: shape, stride, offset.
 _Known = tuple["ref[torch.Tensor]", int, int | None, torch.Size, tuple[int, ...], int]
 
+#: So many tensors are remembered before those that are gone are looked for.
+_MANY = 4096
 
-@dataclass(slots=True)
-class _Stored:
-    watch: ref[torch.UntypedStorage]
+
+class _Watch(ref[torch.UntypedStorage]):
+    """The storage at ``address``, which has a number, until it is freed."""
+
+    __slots__ = ("address", "number")
+
+    address: int
     number: int
-    device: str
-    nbytes: int
 
 
 class Identities:
-    """Numbers tensors and storages of one graph by first appearance.
+    """Numbers tensors and storages of one graph by first appearance, and tells the graph which storages are freed.
 
-    ``device_name`` gives the device as the user's program sees it. ``on_free`` hears the number of a
-    storage that is gone.
+    ``device_name`` gives the device as the user's program sees it.
     """
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        device_name: Callable[[torch.device], str],
-        on_free: Callable[[int], None],
-    ) -> None:
+    def __init__(self, graph: OpGraph, device_name: Callable[[torch.device], str]) -> None:
         self._graph = graph
         self._device_name = device_name
-        self._on_free = on_free
         self._tensors: dict[int, _Known] = {}
-        self._storages: dict[int, _Stored] = {}
+        self._room = _MANY
+        self._storages: dict[int, _Watch] = {}
+        # What many have in common, made once.
         self._devices: dict[torch.device, str] = {}
-        self._dtypes: dict[torch.dtype, str] = {}
+        self._contents: dict[tuple[int, str, str], Storage] = {}
         self._layouts: dict[tuple[object, ...], int] = {}
 
     def tensor(self, tensor: torch.Tensor) -> int:
         """The number of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
-        address = id(tensor)
-        known = self._tensors.get(address)
+        known = self._tensors.get(id(tensor))
         if known is not None:
-            _, number, storage_address, shape, stride, offset = known
-            if storage_address is None or (
-                tensor.untyped_storage()._cdata == storage_address
-                and tensor.shape == shape
-                and tensor.stride() == stride
-                and tensor.storage_offset() == offset
+            watch, number, address, shape, stride, offset = known
+            if watch() is tensor and (
+                address is None
+                or (
+                    tensor.untyped_storage()._cdata == address
+                    and tensor.shape == shape
+                    and tensor.stride() == stride
+                    and tensor.storage_offset() == offset
+                )
             ):
                 return number
-        storage_address, storage, device = self._storage(tensor)
-        shape = tensor.shape
-        stride, offset = (tensor.stride(), int(tensor.storage_offset())) if storage != NO_STORAGE else ((), 0)
-        number = self._graph.add_tensor(self._layout(shape, stride, tensor.dtype, device), storage, offset)
-        # The callback is called with the reference, which `pop` takes for its default.
-        watch = ref(tensor, partial(self._tensors.pop, address))
-        self._tensors[address] = (watch, number, storage_address, shape, stride, offset)
-        return number
+        return self._enter(tensor)
 
     def close(self) -> None:
         """Forget every object; none is waited for any more."""
@@ -96,7 +88,7 @@ class Identities:
 
     def _register(self, tensor: torch.Tensor) -> None:
         try:
-            if self._device(tensor.device) not in ("cpu", "meta"):
+            if self._device(tensor) not in ("cpu", "meta") and _has_storage(tensor):
                 self._storage(tensor)
         except (RuntimeError, NotImplementedError):
             pass  # a wrapper that has no storage to ask for
@@ -111,7 +103,7 @@ class Identities:
     def known_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor object if it was seen before."""
         known = self._tensors.get(id(tensor))
-        return None if known is None else known[1]
+        return None if known is None or known[0]() is not tensor else known[1]
 
     def alive(self) -> Iterator[tuple[int, torch.Tensor]]:
         """The tensors that were seen and still live, with their numbers."""
@@ -120,55 +112,64 @@ class Identities:
             if tensor is not None:
                 yield number, tensor
 
-    def _storage(self, tensor: torch.Tensor) -> tuple[int | None, int, str]:
-        """Address, number and device of a tensor's storage."""
-        if not _has_storage(tensor):
-            return None, NO_STORAGE, self._device(tensor.device)
-        storage = tensor.untyped_storage()
-        address = storage._cdata
-        known = self._storages.get(address)
-        if known is not None:
-            nbytes = storage.nbytes()
-            if known.nbytes < nbytes:
-                known.nbytes = nbytes
-                self._graph.set_storage(known.number, nbytes=nbytes)
-            return address, known.number, known.device
-        device, nbytes = self._device(tensor.device), storage.nbytes()
-        kind = "pinned" if device == "cpu" and _is_pinned(tensor) else ""
-        number = self._graph.add_storage(Storage(nbytes, device, kind))
-        self._storages[address] = _Stored(
-            ref(storage, partial(self._forget, address, number)), number, device, nbytes
-        )
-        return address, number, device
-
-    def _forget(self, address: int, number: int, _watch: object) -> None:
-        known = self._storages.get(address)
-        if known is not None and known.number == number:
-            del self._storages[address]
-            self._on_free(number)
-
-    def _layout(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: str) -> int:
-        key = (shape, stride, dtype, device)
-        number = self._layouts.get(key)
-        if number is None:
-            sizes = tuple(int(n) for n in shape)
-            steps = tuple(int(n) for n in stride) or (0,) * len(sizes)
-            number = self._layouts[key] = self._graph.layouts.add(
-                Layout(sizes, steps, self._dtype(dtype), device)
-            )
+    def _enter(self, tensor: torch.Tensor) -> int:
+        """A new number for a tensor."""
+        graph, shape = self._graph, tensor.shape
+        address: int | None = None
+        storage, stride, offset = NO_STORAGE, (), 0
+        if _has_storage(tensor):
+            watch = self._storage(tensor)
+            address, storage = watch.address, watch.number
+            stride, offset = tensor.stride(), int(tensor.storage_offset())
+            device = graph.storages[storage].device
+        else:
+            device = self._device(tensor)
+        key = (shape, stride, tensor.dtype, device)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = graph.layouts.add(_layout(shape, stride, tensor.dtype, device))
+        number = graph.add_tensor(layout, storage, offset)
+        self._tensors[id(tensor)] = (ref(tensor), number, address, shape, stride, offset)
+        if len(self._tensors) > self._room:
+            self._tensors = {at: known for at, known in self._tensors.items() if known[0]() is not None}
+            self._room = max(_MANY, 2 * len(self._tensors))
         return number
 
-    def _device(self, device: torch.device) -> str:
+    def _storage(self, tensor: torch.Tensor) -> _Watch:
+        """The storage of a tensor, as large as it is now."""
+        storage = tensor.untyped_storage()
+        address, nbytes = storage._cdata, storage.nbytes()
+        known = self._storages.get(address)
+        if known is not None:
+            if self._graph.storages[known.number].nbytes < nbytes:
+                self._graph.set_storage(known.number, nbytes=nbytes)
+            return known
+        device = self._device(tensor)
+        key = (nbytes, device, "pinned" if device == "cpu" and _is_pinned(tensor) else "")
+        content = self._contents.get(key)
+        if content is None:
+            content = self._contents[key] = Storage(*key)
+        watch = self._storages[address] = _Watch(storage, self._freed)
+        watch.address, watch.number = address, self._graph.add_storage(content)
+        return watch
+
+    def _freed(self, watch: _Watch) -> None:
+        if self._storages.get(watch.address) is watch:
+            del self._storages[watch.address]
+            self._graph.add_free(watch.number, len(self._graph) - 1)
+
+    def _device(self, tensor: torch.Tensor) -> str:
+        device = tensor.fake_device if type(tensor) is FakeTensor else tensor.device
         name = self._devices.get(device)
         if name is None:
             name = self._devices[device] = self._device_name(device)
         return name
 
-    def _dtype(self, dtype: torch.dtype) -> str:
-        name = self._dtypes.get(dtype)
-        if name is None:
-            name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
-        return name
+
+def _layout(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: str) -> Layout:
+    sizes = tuple(int(n) for n in shape)
+    steps = tuple(int(n) for n in stride) or (0,) * len(sizes)
+    return Layout(sizes, steps, str(dtype).removeprefix("torch."), device)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

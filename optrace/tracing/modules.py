@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -23,17 +23,23 @@ from optrace.graph import ModuleCall
 
 @dataclass(slots=True)
 class Activation:
-    """A module being called, by the frame at ``frame_address``, which lives as long as the activation.
+    """A module in its ``number``-th call, by the frame at ``frame_address``, which lives as long as the activation.
 
     ``chain`` is for the finder of sources: the number of the stack outside that frame. ``row`` is for the one who
     keeps module calls in a table; -1 before.
     """
 
     module: nn.Module
-    call: ModuleCall
+    path: str
+    number: int
     frame_address: int
     chain: int | None = None
     row: int = -1
+
+    @property
+    def call(self) -> ModuleCall:
+        """What is kept of it."""
+        return ModuleCall(self.path, type(self.module).__name__, self.number)
 
 
 class ModuleTracker:
@@ -45,8 +51,8 @@ class ModuleTracker:
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._calls: dict[str, int] = {}
         self._roots: dict[str, int] = {}
-        # By address, of a module and of its child. A name may be out of date: see `_name_below`.
-        self._names: dict[int, dict[int, str]] = {}
+        # The module at a path, and the names and paths of its children by address, as they were when last looked at.
+        self._below: dict[str, tuple[ref[nn.Module], dict[int, tuple[str, str]]]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -81,9 +87,8 @@ class ModuleTracker:
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         path = self._path(module)
-        call = self._calls[path] = self._calls.get(path, 0) + 1
-        caller = sys._getframe(1)
-        self.activations.append(Activation(module, ModuleCall(path, type(module).__name__, call), id(caller)))
+        number = self._calls[path] = self._calls.get(path, 0) + 1
+        self.activations.append(Activation(module, path, number, id(sys._getframe(1))))
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         if self.activations:
@@ -92,28 +97,36 @@ class ModuleTracker:
     def _path(self, module: nn.Module) -> str:
         caller = self.activations[-1] if self.activations else None
         if caller is not None:
-            name = self._name_below(caller.module, module)
-            if name is not None:
-                return self._enter_names(module, f"{caller.call.path}.{name}")
+            path = self._path_below(caller, module)
+            if path is not None:
+                return path
         path = self._paths.get(module)
         if path is not None:
             return path
         cls = type(module).__name__
         if caller is not None:
             # Not a child of its caller: kept in a plain list, or made on the fly.
-            return self._enter_names(module, f"{caller.call.path}.<{cls}>")
+            return self._enter_names(module, f"{caller.path}.<{cls}>")
         number = self._roots[cls] = self._roots.get(cls, 0) + 1
         return self._enter_names(module, cls if number == 1 else f"{cls}#{number}")
 
-    def _name_below(self, parent: nn.Module, module: nn.Module) -> str | None:
-        """The name of a child, the first of several; None of a module that is none. The names of all children are
-        kept together: looking through them for each would be quadratic in a long ``Sequential``."""
-        children = parent._modules
-        name = self._names.get(id(parent), {}).get(id(module))
-        if name is None or children.get(name) is not module:
-            names = self._names[id(parent)] = {id(child): name for name, child in reversed(children.items())}
-            name = names.get(id(module))
-        return name
+    def _path_below(self, caller: Activation, module: nn.Module) -> str | None:
+        """The path of a child, by the first of its names; None of a module that is none. The paths of all children
+        are kept together: looking through them for each would be quadratic in a long ``Sequential``."""
+        children = caller.module._modules
+        kept = self._below.get(caller.path)
+        if kept is not None and kept[0]() is caller.module:
+            known = kept[1].get(id(module))
+            if known is not None and children.get(known[0]) is module:
+                return known[1]
+        if not any(child is module for child in children.values()):
+            return None
+        paths: dict[int, tuple[str, str]] = {}
+        for name, child in children.items():
+            if child is not None and id(child) not in paths:
+                paths[id(child)] = (name, self._enter_names(child, f"{caller.path}.{name}"))
+        self._below[caller.path] = (ref(caller.module), paths)
+        return paths[id(module)][1]
 
     def _enter_names(self, module: nn.Module, path: str) -> str:
         """Remember where a module and, once, all below it were reached."""

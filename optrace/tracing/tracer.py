@@ -70,10 +70,8 @@ class OpTracer:
         """Begin a new graph; what was recorded so far is dropped."""
         if hasattr(self, "_identities"):
             self.close()
-        graph = self.graph = OpGraph(self._info)
-        self._identities = Identities(
-            graph, self._device_name, on_free=lambda storage: graph.add_free(storage, len(graph) - 1)
-        )
+        self.graph = OpGraph(self._info)
+        self._identities = Identities(self.graph, self._device_name)
         self._ops: dict[int, _Op] = {}
         self._templates: dict[tuple[Any, ...], int] = {}
         self._sources = SourceFinder()
@@ -133,7 +131,8 @@ class OpTracer:
             inputs = self._encode_inputs(func, args, kwargs)
         result = run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            self._record(inputs, result, sys._getframe())
+            # The frame outside the mode that brought the call.
+            self._record(inputs, result, sys._getframe(2))
         return result
 
     def _record(self, inputs: _Inputs, result: Any, frame: FrameType) -> None:
