@@ -116,7 +116,8 @@ class Identities:
         """A new number for a tensor."""
         graph, shape = self._graph, tensor.shape
         address: int | None = None
-        storage, stride, offset = NO_STORAGE, (), 0
+        stride: tuple[int, ...] = ()
+        storage, offset = NO_STORAGE, 0
         if _has_storage(tensor):
             watch = self._storage(tensor)
             address, storage = watch.address, watch.number

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from optrace.tracing import open_session
+from tests.bench.memory import bytes_a_call
 
 pytest.importorskip("pytest_benchmark", reason="the benchmarks are run by pytest-benchmark")
 
@@ -181,15 +181,9 @@ def test_growth_with_the_number_of_calls(benchmark, capsys, calls):
                 loop()
 
         benchmark.pedantic(recorded, rounds=3, warmup_rounds=1)
-        tracemalloc.start()
-        session._tracer.restart()
-        before = tracemalloc.get_traced_memory()[0]
-        with session.recording():
-            loop()
-        held = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
         assert len(session.graph) == calls
     with capsys.disabled():
         print(
-            f"\n{calls} calls: {min(benchmark.stats.stats.data) / calls * 1e6:.1f} us and {held / calls:.0f} bytes a call"
+            f"\n{calls} calls: {min(benchmark.stats.stats.data) / calls * 1e6:.1f} us and "
+            f"{bytes_a_call(calls):.0f} bytes a call"
         )

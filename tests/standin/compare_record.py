@@ -234,8 +234,28 @@ def compare(
     return Verdict(first, tensors, equal, first_stride)
 
 
+#: torchvision's ops that it describes as it is imported.
+_TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
+
+
+def import_torchvision() -> None:
+    """Import torchvision, if it is there, beside a torch that its C++ library was not built for: the ops that the
+    library would register, which no model of the record calls, are declared in its place."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for op in ("nms", "qnms"):
+            _TORCHVISION.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
+
+
 def load_programs(path: Path) -> ModuleType:
     """Import PROGRAMS.py by path."""
+    import_torchvision()
     spec = importlib.util.spec_from_file_location("recorded_programs", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import {path}")

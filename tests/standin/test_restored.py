@@ -1,40 +1,11 @@
 """Whatever is stood in for is torch's own again after the trace, also after an exception."""
 
-import sys
-
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from optrace.tracing import open_session
 from optrace.tracing.standin import standin
-
-CLASSES = (FakeTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Module, torch.autograd.Function)
-
-
-def snapshot():
-    """Every name of every torch module and of the classes above, numbers and strings aside, and torch's switches."""
-    modules = [m for n, m in sorted(sys.modules.items()) if n.partition(".")[0] == "torch" and m is not None]
-    names = {
-        (owner, name): value
-        for owner in (*modules, *CLASSES)
-        for name, value in vars(owner).items()
-        if not name.startswith("__") and not issubclass(type(value), (int, float, str))
-    }
-    switches = (
-        torch._C._only_lift_cpu_tensors(),
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch._C._is_multithreading_enabled(),
-        len(_get_current_dispatch_mode_stack()),
-        len(_get_current_function_mode_stack()),
-        list(sys.meta_path),
-    )
-    return names, switches
+from tests.standin.torch_state import torch_state
 
 
 def work():
@@ -50,7 +21,7 @@ def work():
 def test_every_name_and_switch_of_torch_is_as_before(values, ends):
     with standin(values=values):  # imports and caches
         work()
-    names, switches = snapshot()
+    before = torch_state()
     try:
         with standin(values=values):
             work()
@@ -62,9 +33,7 @@ def test_every_name_and_switch_of_torch_is_as_before(values, ends):
                 y.sum().backward()
     except ZeroDivisionError:
         assert ends != "well"
-    after, switches_after = snapshot()
-    assert switches_after == switches
-    assert [key for key in names if after.get(key) is not names[key]] == []
+    assert before.changed_in(torch_state()) == []
 
 
 def test_the_cpu_computes_as_before():

@@ -147,7 +147,11 @@ class StandInMode(FakeTensorMode):
                 parts = decompose(func, args, kwargs)
             if parts is not NotImplemented:
                 return parts
-        return self.watcher.call(partial(self._watched, func, types), func, args, kwargs)
+        try:
+            return self.watcher.call(partial(self._watched, func, types), func, args, kwargs)
+        except BaseException as error:
+            self.failure = error  # raised by the watcher itself, as an interrupt is
+            raise
 
     def unseen(self, func: Any, args: Sequence[Any]) -> Any:
         """Execute ``func`` as a call that the program does not make: nobody is shown it."""

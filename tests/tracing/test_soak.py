@@ -1,0 +1,41 @@
+"""A small soak; the whole one is ``python -m tests.bench.soak``."""
+
+import pytest
+
+from tests.bench.memory import bytes_a_call
+from tests.bench.soak import (
+    Held,
+    calls_and_seconds,
+    interrupted_after,
+    interrupting_call,
+    left_changed,
+    traced,
+)
+
+
+@pytest.fixture(scope="module")
+def calls() -> int:
+    return calls_and_seconds()[0]
+
+
+def test_traces_leave_nothing_behind(calls):
+    left_changed(traced)
+    before = Held.now()
+    for _ in range(3):
+        assert left_changed(traced) == (False, [])
+    after = Held.now()
+    assert (after.tensors, after.files) == (before.tensors, before.files)
+
+
+@pytest.mark.parametrize("part", [0, 0.3, 0.6, 0.99])
+def test_a_trace_interrupted_in_a_call_leaves_torch_as_it_was(calls, part):
+    assert left_changed(interrupting_call(int(part * calls))) == (True, [])
+
+
+@pytest.mark.parametrize("seconds", [0.0005, 0.002, 0.005])
+def test_a_trace_interrupted_by_a_signal_leaves_torch_as_it_was(calls, seconds):
+    assert left_changed(interrupted_after(seconds)) == (True, [])
+
+
+def test_a_call_takes_less_than_a_kilobyte_of_memory():
+    assert bytes_a_call(4000) < 1000
