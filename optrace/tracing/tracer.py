@@ -131,11 +131,11 @@ class OpTracer:
             inputs = self._encode_inputs(func, args, kwargs)
         result = run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            # The frame outside the mode that brought the call.
-            self._record(inputs, result, sys._getframe(2))
+            # From outside the mode that brought the call; on a thread of autograd's there is nothing.
+            self._record(inputs, result, sys._getframe(1).f_back)
         return result
 
-    def _record(self, inputs: _Inputs, result: Any, frame: FrameType) -> None:
+    def _record(self, inputs: _Inputs, result: Any, frame: FrameType | None) -> None:
         op, operands, flags, arg_key, kwarg_key = inputs
         outputs: list[int] = []
         key = (arg_key, kwarg_key, self._key(result, outputs))
