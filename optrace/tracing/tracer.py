@@ -88,10 +88,10 @@ class OpTracer:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record inside the context. An exception that leaves it marks the graph incomplete and passes on."""
-        if not len(self.graph):
-            self._identities.register_live()
         with self._modules.installed(), self._phases.installed():
             try:
+                if not len(self.graph):
+                    self._identities.register_live()
                 with self._watching(self):
                     yield
             except BaseException as error:

@@ -14,11 +14,11 @@ from tests.bench.soak import (
 
 
 @pytest.fixture(scope="module")
-def calls() -> int:
-    return calls_and_seconds()[0]
+def whole() -> tuple[int, float]:
+    return calls_and_seconds()
 
 
-def test_traces_leave_nothing_behind(calls):
+def test_traces_leave_nothing_behind():
     left_changed(traced)
     before = Held.now()
     for _ in range(3):
@@ -28,13 +28,18 @@ def test_traces_leave_nothing_behind(calls):
 
 
 @pytest.mark.parametrize("part", [0, 0.3, 0.6, 0.99])
-def test_a_trace_interrupted_in_a_call_leaves_torch_as_it_was(calls, part):
+def test_a_trace_interrupted_in_a_call_leaves_torch_as_it_was(whole, part):
+    calls, _ = whole
     assert left_changed(interrupting_call(int(part * calls))) == (True, [])
 
 
-@pytest.mark.parametrize("seconds", [0.0005, 0.002, 0.005])
-def test_a_trace_interrupted_by_a_signal_leaves_torch_as_it_was(calls, seconds):
-    assert left_changed(interrupted_after(seconds)) == (True, [])
+# Where the signal meets the end of an object, Python prints the interrupt and goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("part", [0.01, 0.4, 0.8])
+def test_a_trace_interrupted_by_a_signal_leaves_torch_as_it_was(whole, part):
+    _, seconds = whole
+    _, left = left_changed(interrupted_after(part * seconds))
+    assert left == []
 
 
 def test_a_call_takes_less_than_a_kilobyte_of_memory():
