@@ -114,7 +114,7 @@ def traced_block(block, children):
         block(x)
         session.forget()
         block._modules = children(block._modules)
-        session._tracer._modules._names.clear()
+        session._tracer._modules._below.clear()
         block(x)
     return session.graph
 
