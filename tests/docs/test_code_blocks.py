@@ -1,4 +1,5 @@
-"""Every block of code in the README and in docs/: Python is executed, commands are run and their output compared.
+"""Every block of code in the README and in docs/: Python is executed, commands are run and their output compared; ``text`` is
+what something prints.
 
 Blocks of a document share a folder, which holds the samples, and a namespace. Of an output, every line but ``...`` has to
 come, in this order; predicted times, shares and what follows
@@ -39,6 +40,7 @@ NOT_RUN = {
     ("docs/folding.md", "optrace samples/llama_70b.py --train --dtype bf16 --out graph.svg"): "takes minutes",
     ("docs/folding.md", "optrace samples/rnn_unrolled.py --out graph.svg"): "takes minutes",
     ("docs/folding.md", "optrace samples/deepseek_moe.py --train --max-nodes 50 --out graph.svg"): "takes minutes",
+    ("docs/sweep.md", "optrace sweep model.py --gpu h100,h200,b200 --batch 1,8,64 --dtype bf16,fp32 --out sweep.svg"): "model.py is the reader's own; tests/cli/test_sweep.py sweeps",
     ("docs/measure.md", "optrace measure MODEL.py --save record.jsonl.gz --out graph.svg"): "needs a GPU",
     ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench -s"): "installs, and takes minutes",
     ("docs/performance.md", "python -m tests.bench.gpt2"): "takes minutes",
@@ -110,6 +112,8 @@ def passes(_folder: Path) -> None:
 SET_UP: dict[str, Callable[[Path], None]] = {"README.md": passes}
 
 
+# Inductor's own imports: torch warns of its own deprecated functions.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_blocks(
     document: str,
@@ -151,7 +155,7 @@ def test_blocks(
                     f"{where}: {command}\n{errors}"
                 )
                 check_output(shown, printed, f"{where}: {command}")
-        else:
+        elif block.language != "text":
             pytest.fail(f"{where}: a block of {block.language!r} is neither run nor excused")
     for name, function in names.items():
         if name.startswith("test_"):
