@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.nn import Parameter
 
 from optrace.api import answers_of, load
 from optrace.cost.profiles import pricing
@@ -28,7 +30,7 @@ from optrace.rendering import units
 from optrace.rendering.budget import details
 from optrace.report import Report
 from optrace.report import report as make_report
-from optrace.tracing import Mode, open_session
+from optrace.tracing import Mode, Session, open_session
 
 #: A count, or a text as budget files have it: ``"2 GiB"``, ``"baseline"``, ``"baseline + 5 %"``.
 Allowed = int | float | str
@@ -58,8 +60,8 @@ def assert_budget(
 ) -> Report:
     """Run ``fn(*args)`` once under the recorder and hold it against limits; return its report.
 
-    Of a module given as ``fn``, and of modules and tensors in ``args``, copies are moved to the traced device first;
-    a function should make its tensors on ``"cuda"``, or take them as arguments. Limits are those of a budget file
+    Of a module given as ``fn`` (or whose method it is), and of modules, tensors and optimizers in ``args``, copies are
+    moved to the traced device first; a function should make its tensors on ``"cuda"``, or take them as arguments. Limits are those of a budget file
     (``docs/budget.md``): the most of each figure; kinds of ``findings`` that must not be found; ``modules``, limits by
     glob of module paths. ``baseline`` is a report or a ``graph.json``: limits such as ``"baseline + 5 %"`` refer to it,
     and what grew since is told. ``assume`` is what ``.item()`` answers where nothing is computed.
@@ -116,13 +118,41 @@ def _run(
     __tracebackhide__ = True
     priced_as = pricing(gpu, host)
     answers = answers_of(priced_as.gpu)
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    # One copy of all, so that what they share stays shared; before the session, in which real tensors cannot be copied.
+    fn, args = copy.deepcopy((fn, list(args)))
     with open_session(mode, gpu=priced_as.gpu.key, answers=answers, device=device, assume=assume) as session:
-        placed = session.place(copy.deepcopy(fn)) if isinstance(fn, torch.nn.Module) else fn
-        moved = [
-            session.place(copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value)
-            for value in args
-        ]
+        placed, moved = _placed(session, fn, args)
         with session.recording():
             placed(*moved)
-        session.describe(getattr(fn, "__qualname__", type(fn).__name__))
+        session.describe(name)
     return make_report(session.graph, priced_as)
+
+
+def _placed(
+    session: Session, fn: Callable[..., object], args: Sequence[object]
+) -> tuple[Callable[..., object], list[object]]:
+    """All on the traced device, referring to each other as before: an optimizer to its model's parameters."""
+    owner = getattr(fn, "__self__", None)
+    moved: dict[Parameter, Parameter] = {}
+
+    def place(value: object) -> Any:
+        if not isinstance(value, torch.nn.Module):
+            return session.place(value)
+        before = list(value.parameters())
+        after = session.place(value)
+        moved.update(zip(before, after.parameters(), strict=True))
+        return after
+
+    if isinstance(fn, torch.nn.Module):
+        fn = place(fn)
+    elif isinstance(owner, torch.nn.Module):
+        fn = getattr(place(owner), fn.__name__)
+    placed = [value if isinstance(value, torch.optim.Optimizer) else place(value) for value in args]
+    for value in placed:
+        if isinstance(value, torch.optim.Optimizer):
+            for group in value.param_groups:
+                group["params"] = [moved.get(parameter, parameter) for parameter in group["params"]]
+            value.state = defaultdict(dict, {moved.get(key, key): kept for key, kept in value.state.items()})
+            value.load_state_dict(value.state_dict())  # torch moves the state to where the parameters are
+    return fn, placed

@@ -95,3 +95,38 @@ def test_the_fixture(optrace_trace) -> None:
     x.mul(2)
     assert t.report().totals["launches"].value >= 1
     assert t.report().pricing.gpu.key == "h100"
+
+
+class Counting(nn.Module):
+    """A model on the CPU whose step is a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def decode(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def test_a_method_goes_with_its_module_to_the_device() -> None:
+    report = assert_budget(Counting().decode, torch.ones(2, 8), launches=1, syncs=0)
+    assert [report.graph.facts(call).name for call in range(len(report.graph))] == ["aten.mm.default"]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_optimizer_steps_the_copy_of_the_model(warm: bool) -> None:
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, foreach=True)
+
+    def step(model: Counting, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        model.decode(x).sum().backward()
+        optimizer.step()
+
+    if warm:
+        step(model, optimizer, torch.ones(2, 8))
+        before = model.weight.detach().clone()
+    report = assert_budget(step, model, optimizer, torch.ones(2, 8), launches=100)
+    phases = {report.graph.facts(call).name for call in range(len(report.graph))}
+    assert "aten._foreach_add_.List" in phases
+    if warm:
+        assert torch.equal(model.weight, before)
