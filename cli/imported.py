@@ -83,6 +83,7 @@ def _pricing(prices: dict[str, Any], gpu: str, say: Speaker) -> Pricing:
 
 def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Text | str]:
     from optrace.rendering import units
+    from optrace.rendering.scoreboard import at_least
     from optrace.rendering.validation import error_text, measured_text
 
     run = view.run
@@ -90,15 +91,15 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
     yield ""
     yield Text(f"measured on {view.device} by the profiler, which slows the host", style="bold")
     table = _table("", "predicted", "measured", "error")
-    device, launches = report.totals["device_us"].value, report.totals["launches"].value
+    device, launches = report.totals["device_us"], report.totals["launches"]
     measured_us = sum(view.call_us) + run.unplaced_us
-    table.add_row("wall clock", *_pair(report.timeline.wall_us, view.wall_us))
-    table.add_row("device time", *_pair(device, measured_us))
+    table.add_row("wall clock", *_pair(report.timeline.wall_us, view.wall_us, device.complete))
+    table.add_row("device time", *_pair(device.value, measured_us, device.complete))
     table.add_row(
         "launches",
-        Text(units.count(launches), style="bright_black"),
+        Text(at_least(units.count(launches.value), launches.complete), style="bright_black"),
         Text(units.count(len(run.launches)), style="bold"),
-        error_text(launches, len(run.launches)),
+        error_text(launches.value, len(run.launches)) if launches.complete else "",
     )
     yield table
     if run.unplaced_us:
@@ -106,9 +107,13 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
     if not top:
         return
     sums: dict[str, list[float]] = {}
+    unknown: set[str] = set()
     for call, us in enumerate(view.call_us):
-        row = sums.setdefault(report.graph.facts(call).name, [0, 0, 0, 0.0, 0.0])
+        name = report.graph.facts(call).name
+        row = sums.setdefault(name, [0, 0, 0, 0.0, 0.0])
         cost = report.costs[call]
+        if cost.device_us is None or cost.launches is None:
+            unknown.add(name)
         for place, amount in enumerate(
             (1, cost.launches or 0, run.call_launches[call], cost.device_us or 0.0, us)
         ):
@@ -118,19 +123,23 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
     for op, (calls, said, seen, predicted, measured) in sorted(sums.items(), key=lambda item: -item[1][4])[
         :top
     ]:
-        counted = units.count(seen) if said == seen else f"~{units.count(said)} / {units.count(seen)}"
-        ops.add_row(op, units.count(calls), counted, *_pair(predicted, measured))
+        known = op not in unknown
+        expected = at_least(f"~{units.count(said)}", known)
+        counted = units.count(seen) if known and said == seen else f"{expected} / {units.count(seen)}"
+        ops.add_row(op, units.count(calls), counted, *_pair(predicted, measured, known))
     yield ops
 
 
-def _pair(predicted: float, measured: float) -> tuple[Text, Text, str]:
+def _pair(predicted: float, measured: float, complete: bool) -> tuple[Text, Text, str]:
+    """Both times, and the error where the prediction leaves nothing out."""
     from optrace.rendering import units
+    from optrace.rendering.scoreboard import at_least
     from optrace.rendering.validation import error_text, measured_text
 
     return (
-        Text(units.predicted_us(predicted), style="bright_black"),
+        Text(at_least(units.predicted_us(predicted), complete), style="bright_black"),
         Text(measured_text(measured), style="bold"),
-        error_text(predicted, measured),
+        error_text(predicted, measured) if complete else "",
     )
 
 

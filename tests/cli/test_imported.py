@@ -117,3 +117,21 @@ def test_a_run_of_the_cpu_alone_has_no_finding_about_the_gpu(optrace, trace: Pat
     ran = optrace("kineto.json", "--findings")
     assert ran.code == 0, ran.err
     assert "the trace holds no GPU" in ran.out
+
+
+def test_an_op_without_a_price_is_no_error_of_100_percent(optrace, folder: Path) -> None:
+    events = [
+        {**event, "name": event["name"].replace("aten::add", "mine::thing")}
+        for event in [*add(100, 1), *add(120, 2)]
+    ]
+    device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    (folder / "own.json").write_text(json.dumps({"deviceProperties": device, "traceEvents": events}))
+    ran = optrace("own.json")
+    assert ran.code == 0, ran.err
+    told = ran.out.partition("by the profiler")[2].splitlines()
+    (row,) = (line for line in told if line.startswith("mine.thing"))
+    assert "?" in row
+    assert "%" not in row
+    (device_time,) = (line for line in told if line.startswith("device time"))
+    assert "?" in device_time
+    assert "%" not in device_time

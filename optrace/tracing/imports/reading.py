@@ -41,6 +41,7 @@ class _Head(msgspec.Struct):
     nodes: msgspec.Raw = msgspec.Raw(b"")
     schema: msgspec.Raw = msgspec.Raw(b"")
     format: msgspec.Raw = msgspec.Raw(b"")
+    optrace: msgspec.Raw = msgspec.Raw(b"")
 
 
 def is_foreign(data: bytes) -> bool:
@@ -57,6 +58,10 @@ def read_trace(data: bytes, program: str = "") -> Imported:
     head = _head(data)
     if head is None:
         raise TraceFileError("not a JSON object")
+    if head.optrace:
+        raise TraceFileError(
+            "a timeline that optrace wrote, of predicted times: read the program's graph.json"
+        )
     try:
         document = msgspec.json.decode(_unpacked(data))
         if head.traceEvents:

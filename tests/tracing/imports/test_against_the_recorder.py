@@ -147,6 +147,7 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]}',
             "it holds no shapes: profile with record_shapes=True",
         ),
+        (b'{"traceEvents": [], "optrace": {"program": "x"}}', "a timeline that optrace wrote"),
         (b'{"traceEvents": 3}', "inconsistent"),
         (b'{"schema": "1.1", "nodes": []}', "it holds no op"),
         (b'{"schema": "1.1", "nodes": [{"id": 1}]}', "inconsistent"),
