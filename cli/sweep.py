@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,22 +184,28 @@ def _run(traces: list[Trace], jobs: int, say: Speaker) -> tuple[list[Case], int]
     bad input ends it."""
     found: dict[int, list[Case]] = {}
     code = DONE
-    with _pool(min(jobs, len(traces))) as pool:
+    pool = _pool(min(jobs, len(traces)))
+    try:
         running = {pool.submit(run_trace, trace): number for number, trace in enumerate(traces)}
-        try:
-            for done, number in _finished(running):
+        for done, number in _finished(running):
+            title = traces[number].title
+            try:
                 cases, ended, message = done.result()
-                if message:
-                    raise BadInput(f"{traces[number].title}: {message}")
-                found[number] = cases
-                if ended:
-                    tell(f"{traces[number].title}: failed, and is left out")
-                    code = ended if ended == INTERRUPTED else PROGRAM_RAISED
-                else:
-                    say.progress_line(f"{len(found)} of {len(traces)} traced: {traces[number].title}")
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            except BrokenProcessPool:
+                raise BadInput(
+                    f"{title}: its process was killed, for memory perhaps: smaller cases, or --jobs 1"
+                ) from None
+            if message:
+                raise BadInput(f"{title}: {message}")
+            found[number] = cases
+            if ended:
+                tell(f"{title}: failed, and is left out")
+                code = ended if ended == INTERRUPTED else PROGRAM_RAISED
+            else:
+                say.progress_line(f"{len(found)} of {len(traces)} traced: {title}")
+    finally:
+        # Not as a context manager does it: what ends a sweep waits for no trace that runs on.
+        pool.shutdown(wait=False, cancel_futures=True)
     return [case for number in sorted(found) for case in found[number]], code
 
 

@@ -62,12 +62,14 @@ def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceMod
 
 
 def entries(graph: OpGraph, host: HostProfile) -> dict[int, float]:
-    """What stands before calls of a compiled program: before the first, its backward pass and its optimizer."""
-    found = {0: host.compiled_call_us} if len(graph) else {}
+    """What stands before calls of a compiled program: before the first, its backward pass and its optimizer; that of all
+    steps at the first call of each."""
+    steps = max(1, graph.info.steps)
+    found = {0: steps * host.compiled_call_us} if len(graph) else {}
     for phase, us in (("backward", host.compiled_backward_us), ("optimizer", host.compiled_optimizer_us)):
         first = next((call for call in range(len(graph)) if graph.phase(call) == phase), None)
         if first is not None:
-            found[first] = found.get(first, 0.0) + us
+            found[first] = found.get(first, 0.0) + steps * us
     return found
 
 

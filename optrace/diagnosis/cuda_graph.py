@@ -49,11 +49,11 @@ class Blocker:
         return tuple(found)
 
 
-def replay_us(device_us: float, launches: int, gpu: GpuProfile) -> float:
-    """A replay: device time, a constant, and a little a launch.
+def replay_us(device_us: float, launches: int, gpu: GpuProfile, replays: int = 1) -> float:
+    """A run of ``replays`` steps, each from its graph: device time, a constant a replay, and a little a launch.
 
     Measured on an H200 with torch 2.11: 42 us + 0.59 us a launch, median error 2.4 % over 25 programs."""
-    return device_us + gpu.graph_replay_us + gpu.graph_launch_us * launches
+    return device_us + replays * gpu.graph_replay_us + gpu.graph_launch_us * launches
 
 
 def blockers(graph: OpGraph, works: Sequence[Work]) -> tuple[Blocker, ...]:

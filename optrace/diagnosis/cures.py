@@ -133,14 +133,15 @@ def _graph_row(
     """The same launches from a graph: no host time but its own and what stands before it, no gap, no wait."""
     gpu = priced.pricing.gpu
     row = _row(name, priced, bounds, bounds.graph_us + entry_us, eager_us)
-    overhead = entry_us + gpu.graph_replay_us + gpu.graph_launch_us * row.launches
+    replays_us = max(1, priced.graph.info.steps) * gpu.graph_replay_us
+    overhead = entry_us + replays_us + gpu.graph_launch_us * row.launches
     causes: dict[Bottleneck, float] = {
         "memory": bounds.memory_us,
         "compute": bounds.compute_us,
         "launch": overhead,
     }
     largest = max(causes, key=lambda cause: causes[cause])
-    return replace(row, host_us=entry_us + gpu.graph_replay_us, bottleneck=largest if row.launches else None)
+    return replace(row, host_us=entry_us + replays_us, bottleneck=largest if row.launches else None)
 
 
 def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterator[Region]:

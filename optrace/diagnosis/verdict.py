@@ -82,5 +82,5 @@ def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
         sync_us=sync,
         host_tail_us=timeline.host_tail_us,
         wall_us=timeline.wall_us,
-        graph_us=replay_us(device, launches, gpu),
+        graph_us=replay_us(device, launches, gpu, max(1, priced.graph.info.steps)),
     )

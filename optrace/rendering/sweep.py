@@ -88,13 +88,13 @@ def sweep_json(program: str, cases: Sequence[Case]) -> bytes:
 
 _FITS: dict[bool | None, str] = {True: "", False: " (too much)", None: " (tight)"}
 
-#: Columns of the table: what each is called, and a case's cell. The first three only where cases differ in them.
+#: Columns of the table: what each is called, and a case's cell. A sum that leaves calls out says so.
 COLUMNS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("dtype", lambda case: case.dtype or "-"),
     ("batch", lambda case: "-" if case.batch is None else units.count(case.batch)),
     ("gpu", lambda case: case.gpu),
-    ("launches", lambda case: units.count(case.launches)),
-    ("HBM", lambda case: units.moved(case.hbm_bytes)),
+    ("launches", lambda case: at_least(units.count(case.launches), case.complete)),
+    ("HBM", lambda case: at_least(units.moved(case.hbm_bytes), case.complete)),
     (
         "peak memory",
         lambda case: units.allocated(case.peak_bytes) + _FITS[case.fits],
@@ -102,7 +102,12 @@ COLUMNS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("host", lambda case: units.predicted_us(case.host_us)),
     ("device", lambda case: at_least(units.predicted_us(case.device_us), case.complete)),
     ("wall", lambda case: at_least(units.predicted_us(case.wall_us), case.complete)),
-    ("a sample", lambda case: "-" if case.sample_us is None else units.predicted_us(case.sample_us)),
+    (
+        "a sample",
+        lambda case: (
+            "-" if case.sample_us is None else at_least(units.predicted_us(case.sample_us), case.complete)
+        ),
+    ),
     ("GPU busy", lambda case: "-" if case.busy is None else units.share(case.busy)),
     ("MFU", lambda case: "-" if case.mfu is None else units.share(case.mfu)),
     ("bound", lambda case: case.bottleneck or "-"),

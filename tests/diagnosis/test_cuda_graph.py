@@ -41,6 +41,7 @@ def gpu(*shape: int) -> torch.Tensor:
 def test_replay_is_device_time_a_constant_and_a_little_a_launch() -> None:
     """Measured on an H200: 42 us, and 0.59 us a launch."""
     assert replay_us(1000.0, 100, find_gpu("h200")) == pytest.approx(1000 + 42 + 0.59 * 100)
+    assert replay_us(1000.0, 100, find_gpu("h200"), 3) == pytest.approx(1000 + 3 * 42 + 0.59 * 100)
 
 
 def test_nothing_stops_a_step_that_stays_on_the_device() -> None:

@@ -68,7 +68,7 @@ def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
         "l2BandwidthTbS": gpu.l2_bandwidth_tb_s,
         "mathDtype": main_dtype,
         "peaks": _peaks(report),
-        "graphReplayUs": gpu.graph_replay_us,
+        "graphReplayUs": max(1, report.graph.info.steps) * gpu.graph_replay_us,  # of all steps
         "graphLaunchUs": gpu.graph_launch_us,
         "memoryBytes": gpu.memory_bytes,
         "hostName": host.name,
