@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.nn import Parameter
+from torch import Tensor
 
 from optrace.api import answers_of, load
 from optrace.cost.profiles import pricing
@@ -134,7 +134,7 @@ def _placed(
 ) -> tuple[Callable[..., object], list[object]]:
     """All on the traced device, referring to each other as before: an optimizer to its model's parameters."""
     owner = getattr(fn, "__self__", None)
-    moved: dict[Parameter, Parameter] = {}
+    moved: dict[Tensor, Tensor] = {}
 
     def place(value: object) -> Any:
         if not isinstance(value, torch.nn.Module):
