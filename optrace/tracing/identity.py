@@ -77,10 +77,14 @@ class Identities:
 
     def register_live(self) -> None:
         """Number the storages of all device tensors that are alive: a step may free them without touching them,
-        as ``zero_grad`` does with the gradients of the step before."""
+        as ``zero_grad`` does with the gradients of the step before. Fake tensors of another mode are on no device of
+        this run."""
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         gc.collect()
         for item in gc.get_objects():
             if issubclass(type(item), torch.Tensor):
+                if isinstance(item, FakeTensor) and item.fake_mode is not mode:
+                    continue
                 self._register(item)
                 # Of a view torch raises where its base was since written.
                 if not item._is_view() and item.is_leaf and item.requires_grad and item.grad is not None:

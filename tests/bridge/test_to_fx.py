@@ -387,7 +387,10 @@ def test_it_draws_with_torchs_own_drawer() -> None:
     assert "addmm" in FxGraphDrawer(trace.to_fx(), "traced").get_dot_graph().to_string()
 
 
-@pytest.mark.parametrize("name", ["adamw", "writing through views"])
+# Importing Inductor warns of a function of torch's own.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+# Not Adam: it makes whole steps of the rounding noise that a bias before a batch norm has for a gradient.
+@pytest.mark.parametrize("name", ["sgd with momentum", "writing through views"])
 def test_inductor_compiles_it(name: str) -> None:
     from tests.bridge.compiled import compiled_by_inductor
 

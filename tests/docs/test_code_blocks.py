@@ -44,6 +44,7 @@ NOT_RUN = {
     ("docs/measure.md", "optrace measure MODEL.py --save record.jsonl.gz --out graph.svg"): "needs a GPU",
     ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench -s"): "installs, and takes minutes",
     ("docs/performance.md", "python -m tests.bench.gpt2"): "takes minutes",
+    ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench/test_pricing.py -s"): "installs, and takes minutes",
     ("docs/shell.md", 'eval "$(optrace completion bash)"'): "changes the shell that runs it; tests/cli/test_completion.py runs bash",
 }  # fmt: skip
 

@@ -100,10 +100,11 @@ def test_the_toy_block_in_the_small_regime(graph: Any) -> None:
     assert lesson["tax_us"] == 50 > 100 * lesson["traffic_us"]
 
 
-@pytest.mark.parametrize(("count", "kernels"), [(0, 1), (2, 3), (6, 7)])
-def test_the_toy_blocks_elementwise_ops_are_cut_and_extended(graph: Any, count: int, kernels: int) -> None:
+@pytest.mark.parametrize("count", [0, 2, 6])
+def test_the_toy_blocks_elementwise_ops_are_cut_and_extended(graph: Any, count: int) -> None:
     record = graph("toy_block.py", "--", "--elements", "1e4", "--elementwise", str(count))
-    assert record["totals"]["kernels"] == kernels
+    # A product of 100 x 100 is split along k, and summed by a second kernel.
+    assert record["totals"]["kernels"] == 2 + count
     assert record["nodes"][0]["outputs"][0]["shape"] == [100, 100]
 
 

@@ -476,3 +476,14 @@ def test_calls_are_counted_as_they_are_recorded():
             with session.counting(around):
                 program(x)
         assert numbers == list(range(len(session.graph)))
+
+
+def test_what_an_earlier_trace_left_alive_takes_no_memory() -> None:
+    with optrace.trace(mode="fake"):
+        kept = torch.ones(1 << 20, device="cuda")
+    with optrace.trace(mode="fake") as t:
+        mine = torch.ones(256, device="cuda")
+        with optrace.step():
+            mine.add_(1)
+    assert kept.numel() == 1 << 20
+    assert [s.nbytes for s in t.graph.storages if s.device != "cpu"] == [1024]

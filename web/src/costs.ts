@@ -82,6 +82,8 @@ export interface Result {
   bottleneck: Cause | null;
   /** What a replayed CUDA graph of the same launches would take, and the launches one by one. */
   graphUs: number;
+  /** Host time before such a graph runs. */
+  replayUs: number;
   eagerUs: number;
   launchesTotal: number;
   hbmBytes: number;
@@ -122,8 +124,9 @@ export function priced(run: Run, pricing: Pricing, knobs: Knobs, region: Region 
     deviceTotal += replay.spans.exposed[slot];
     launches += columns.launches[sequence[slot]];
   }
-  const graphUs = deviceTotal + pricing.graphReplayUs + pricing.graphLaunchUs * launches;
-  const spans = graphed ? replayed(replay.spans, sequence, columns, pricing) : replay.spans;
+  const replayUs = pricing.graphReplayUs + (compiled?.entryUs ?? 0);
+  const graphUs = deviceTotal + replayUs + pricing.graphLaunchUs * launches;
+  const spans = graphed ? replayed(replay.spans, sequence, columns, replayUs, pricing.graphLaunchUs) : replay.spans;
   const calls = run.structure.calls;
   const column = () => new Float64Array(calls);
   const result: Result = {
@@ -158,7 +161,8 @@ export function priced(run: Run, pricing: Pricing, knobs: Knobs, region: Region 
     wallUs: graphed ? graphUs : replay.wallUs,
     b2bUs: graphed ? graphUs : replay.b2bUs,
     hostTailUs: graphed ? 0 : replay.hostTailUs,
-    hostUsTotal: graphed ? pricing.graphReplayUs : 0,
+    hostUsTotal: graphed ? replayUs : 0,
+    replayUs,
     causes: { launch: 0, memory: 0, compute: 0, sync: 0 },
     bottleneck: null,
     graphUs,
@@ -266,19 +270,19 @@ function order(run: Run, knobs: Knobs, region: Region | null): Numbers {
 }
 
 /** The launches of a CUDA graph: back to back behind the replay's own time, each with a little before it. */
-function replayed(eager: Spans, sequence: Numbers, columns: Columns, pricing: Pricing): Spans {
+function replayed(eager: Spans, sequence: Numbers, columns: Columns, replayUs: number, launchUs: number): Spans {
   const spans = emptySpans(sequence.length);
-  let clock = pricing.graphReplayUs;
+  let clock = replayUs;
   let first = true;
   for (let slot = 0; slot < sequence.length; slot++) {
     const launches = columns.launches[sequence[slot]];
-    const gap = launches * pricing.graphLaunchUs;
+    const gap = launches * launchUs;
     spans.start[slot] = clock + gap;
     clock += gap + eager.exposed[slot];
     spans.end[slot] = clock;
     spans.exposed[slot] = eager.exposed[slot];
     if (launches) {
-      spans.gap[slot] = gap + (first ? pricing.graphReplayUs : 0);
+      spans.gap[slot] = gap + (first ? replayUs : 0);
       first = false;
     }
   }

@@ -115,6 +115,8 @@ export interface Columns {
 /** The compiled program, a step of it as a call; step n stands for the members up to `memberEnd[n]`. */
 export interface Fused {
   peakBytes: number;
+  /** Host time before generated code runs: guards, the way into it. */
+  entryUs: number;
   stream: Numbers;
   memberEnd: Numbers;
   member: Numbers;

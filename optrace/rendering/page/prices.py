@@ -17,6 +17,7 @@ from optrace.cost.host_profile import HostProfile
 from optrace.cost.pricing import OpCost, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
+from optrace.diagnosis.compiled import entries
 from optrace.diagnosis.lesson import plain_counts
 from optrace.rendering.page.columns import ColumnType, Packer
 from optrace.rendering.page.terms import DeviceTerms, Knot, TermsModel
@@ -139,6 +140,7 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
         ends.append(len(members))
     return {
         "peakBytes": priced.memory.peak,
+        "entryUs": sum(entries(priced.graph, report.pricing.host).values()),
         "stream": pack.add("Uint16", (priced.graph.stream(number) for number in range(len(steps)))),
         "memberEnd": pack.add("Uint32", ends),
         "member": pack.add("Uint32", members),

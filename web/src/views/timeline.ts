@@ -260,9 +260,9 @@ export class TimelineView extends CanvasView {
 
   private drawReplay({ y, height }: { y: number; height: number }): void {
     const { context, theme, store } = this;
-    const { graphReplayUs } = store.result.pricing;
+    const { replayUs } = store.result;
     const scale = this.scale;
-    const [x, end] = [scale(0), scale(graphReplayUs)];
+    const [x, end] = [scale(0), scale(replayUs)];
     context.fillStyle = theme.look.raised;
     context.strokeStyle = theme.look.line;
     context.fillRect(x, y, end - x, height);
