@@ -22,7 +22,8 @@ _LIBRARY_ROOTS = tuple(
     {
         os.path.realpath(path) + os.sep
         for path in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+            # Commands, as this one is where it was installed, are nobody's program.
+            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")),
             *(path for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
         )
     }
