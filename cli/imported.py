@@ -10,6 +10,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from .console import table_of
 from .errors import BadInput, bad_input
 from .recording import priced_for
 from .speaker import Speaker
@@ -90,7 +91,7 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
     assert run is not None
     yield ""
     yield Text(f"measured on {view.device} by the profiler, which slows the host", style="bold")
-    table = _table("", "predicted", "measured", "error")
+    table = table_of("", "predicted", "measured", "error")
     device, launches = report.totals["device_us"], report.totals["launches"]
     measured_us = sum(view.call_us) + run.unplaced_us
     table.add_row("wall clock", *_pair(report.timeline.wall_us, view.wall_us, device.complete))
@@ -119,7 +120,7 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
         ):
             row[place] += amount
     yield ""
-    ops = _table("op, longest first", "calls", "launches", "predicted", "measured", "error")
+    ops = table_of("op, longest first", "calls", "launches", "predicted", "measured", "error")
     for op, (calls, said, seen, predicted, measured) in sorted(sums.items(), key=lambda item: -item[1][4])[
         :top
     ]:
@@ -141,11 +142,3 @@ def _pair(predicted: float, measured: float, complete: bool) -> tuple[Text, Text
         Text(measured_text(measured), style="bold"),
         error_text(predicted, measured) if complete else "",
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for place, _ in enumerate(columns):
-        table.add_column(no_wrap=True, justify="right" if place else "left")
-    table.add_row(*columns, style="bright_black")
-    return table
