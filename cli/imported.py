@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich.table import Table
 from rich.text import Text
+
+from optrace.graph.foreign import NotJsonError, writer_of
 
 from .console import table_of
 from .errors import BadInput, bad_input
@@ -21,19 +22,12 @@ if TYPE_CHECKING:
     from optrace.report import Report
 
 
-class _Head(msgspec.Struct):
-    format: msgspec.Raw = msgspec.Raw(b"")
-    traceEvents: msgspec.Raw = msgspec.Raw(b"")
-    schema: msgspec.Raw = msgspec.Raw(b"")
-
-
 def is_trace(data: bytes) -> bool:
     """Whether this is another tool's trace, told from its outer fields without torch."""
     try:
-        head = msgspec.json.decode(data, type=_Head)
-    except msgspec.MsgspecError:
+        return writer_of(data) is not None
+    except NotJsonError:
         return False
-    return not head.format and bool(head.traceEvents or head.schema)
 
 
 def read_imported(

@@ -89,7 +89,9 @@ def _read(target: str, prices: dict[str, Any], say: Speaker) -> Report:
     with bad_input(GraphFormatError, ValueError):
         report = read_report(target, **prices)
     info = report.graph.info
-    say.line(f"{target}: {info.program or 'a program'}, recorded in {info.mode} mode with torch {info.torch}")
+    say.line(
+        f"{target}: {info.program or 'a program'}, recorded in {info.mode} mode with torch {info.torch or 'of unknown version'}"
+    )
     say.line(priced_for(report.pricing))
     return report
 

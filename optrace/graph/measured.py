@@ -14,7 +14,7 @@ LaunchKind = Literal["kernel", "memcpy", "memset"]
 @dataclass(frozen=True, slots=True)
 class MeasuredLaunch:
     """One launch of call ``call``, in microseconds from the start of the run; ``issued_us`` is when the host began
-    to hand it over, None where that was not seen."""
+    to hand it over, None where that was not seen; ``nbytes`` what a copy moved or a fill wrote, where that was seen."""
 
     call: int
     kind: LaunchKind
@@ -23,6 +23,7 @@ class MeasuredLaunch:
     start_us: float
     end_us: float
     issued_us: float | None = None
+    nbytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -190,12 +190,16 @@ class Storage:
     name: str = ""
 
 
+MarkKind = Literal["clock", "synchronize", "step", "run"]
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the program did between two calls: read a ``clock``, wait for the device (``synchronize``), begin the
-    first ``step`` that it marks. ``call`` is the number of the call that came next; ``frame`` the user's line."""
+    """What happened between two calls: the program read a ``clock``, waited for the device (``synchronize``) or began a
+    ``step`` that it marks; or it was ``run``, once for each of the steps that were asked for. ``call`` is the number of
+    the call that came next; ``frame`` the user's line."""
 
-    kind: Literal["clock", "synchronize", "step"]
+    kind: MarkKind
     call: int
     frame: Frame | None = None
 

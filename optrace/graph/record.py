@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from optrace.graph.nouns import Frame, Mark, ModuleCall, OpFacts, Phase, Source, Storage, TraceInfo, Value
+from optrace.graph.nouns import (
+    Frame,
+    Mark,
+    MarkKind,
+    ModuleCall,
+    OpFacts,
+    Phase,
+    Source,
+    Storage,
+    TraceInfo,
+    Value,
+)
 from optrace.graph.nouns import TensorMeta as Meta
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout, OpGraph
 
@@ -66,7 +77,7 @@ class _Frame(msgspec.Struct):
 
 
 class _Mark(msgspec.Struct):
-    kind: Literal["clock", "synchronize", "step"]
+    kind: MarkKind
     call: _Whole
     frame: _Whole | None = None
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import torch
 
 from optrace.graph import OpFacts, OpGraph, Source, Storage, TraceInfo
 from optrace.graph.nouns import PHASES
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
-from optrace.tracing.facts import facts_of
+from optrace.tracing.facts import facts_of, overload_named
 
 S = TypeVar("S")
 
@@ -300,10 +299,5 @@ def _free_after_last_use(graph: OpGraph) -> None:
 
 def _facts(name: str) -> OpFacts:
     """The schema of an overload by name; of one that this torch does not have, the name alone."""
-    namespace, _, rest = name.partition(".")
-    packet, _, overload = rest.rpartition(".")
-    try:
-        found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    except AttributeError:
-        return OpFacts(name)
-    return facts_of(found)
+    found = overload_named(name)
+    return OpFacts(name) if found is None else facts_of(found)

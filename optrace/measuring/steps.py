@@ -145,6 +145,9 @@ class _Unrecorded:
     def recording(self, **_how: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def begin_run(self) -> None:
+        pass
+
 
 def steps_of(program: Program, session: Session, warmup: int | None = None) -> Steps:
     """The steps of ``program``, set up. ``warmup``: steps at the start of a program that marks its own to leave out

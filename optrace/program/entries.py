@@ -77,6 +77,7 @@ class Program:
             step()
         with recorder.recording():
             for _ in range(self.steps):
+                recorder.begin_run()
                 step()
 
 

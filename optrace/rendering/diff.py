@@ -193,7 +193,7 @@ def differences(first: Titled, other: Titled) -> tuple[str, ...]:
     told = []
     for what, a, b in (
         ("priced for", first.report.pricing.gpu.key, other.report.pricing.gpu.key),
-        ("recorded with torch", first.report.graph.info.torch, other.report.graph.info.torch),
+        ("recorded with torch", *(one.report.graph.info.torch or "?" for one in (first, other))),
         ("steps recorded:", first.report.graph.info.steps, other.report.graph.info.steps),
     ):
         if a != b:

@@ -180,7 +180,9 @@ def validation_legend(report: Report, view: Validation, notes: tuple[str, ...]) 
     rows = [
         font(info.program or "program", size=18, bold=True)
         + font(
-            f"   predicted (~) against measured on {view.device}, torch {info.torch}", size=10, color=QUIET
+            f"   predicted (~) against measured on {view.device}{f', torch {info.torch}' if info.torch else ''}",
+            size=10,
+            color=QUIET,
         ),
         _both("wall clock", report.timeline.wall_us, view.wall_us),
         _both("device time of calls", predicted, measured),

@@ -13,6 +13,25 @@ _DULL_TAGS = frozenset({"core", "pt2_compliant_tag", "generated", "needs_exact_s
 
 
 @cache
+def packet_named(name: str) -> torch._ops.OpOverloadPacket | None:
+    """The op that ``aten.add`` names; None where this torch has none of that name."""
+    namespace, _, op = name.partition(".")
+    try:
+        found = getattr(getattr(torch.ops, namespace), op)
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
+
+
+@cache
+def overload_named(name: str) -> torch._ops.OpOverload | None:
+    """The overload that ``aten.add.Tensor`` names; None where this torch has none of that name."""
+    packet, _, overload = name.rpartition(".")
+    found = getattr(packet_named(packet), overload, None)
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+@cache
 def facts_of(op: torch._ops.OpOverload) -> OpFacts:
     """Views, written arguments and tags of an overload, from its schema alone."""
     schema = op._schema

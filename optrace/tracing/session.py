@@ -133,6 +133,10 @@ class Session:
             )
         return time_gaps(self._watching, step, watching_overhead_us(self._watching, self._device))
 
+    def begin_run(self) -> None:
+        """Inside of ``recording``: the program is run, once more where several steps are recorded."""
+        self._tracer.mark("run", None)
+
     def forget(self) -> None:
         """Drop what was recorded so far; the next recording begins a new graph."""
         self._tracer.restart()
@@ -179,6 +183,8 @@ class Session:
         if marks.seen == 1:
             self._tracer.restart(within_run=True)
         self._tracer.enabled = marks.warmup < marks.seen <= marks.warmup + marks.wanted
+        if self._tracer.enabled:
+            self._tracer.mark("step", None)
 
     def leave_step(self) -> None:
         """A marked step ends; what comes between steps is not recorded."""

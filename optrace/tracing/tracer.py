@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from optrace.graph import Frame, Mark, OpGraph, TraceInfo
+from optrace.graph import Frame, Mark, MarkKind, OpGraph, TraceInfo
 from optrace.graph.opgraph import HOLE, READS, WRITES
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.facts import facts_of
@@ -79,7 +79,6 @@ class OpTracer:
         self._modules.restart_counts()
         if within_run:
             self._identities.register_live()
-            self.mark("step", None)
 
     def close(self) -> None:
         """Stop listening for storages that die: the graph is finished."""
@@ -107,8 +106,8 @@ class OpTracer:
         self._info = replace(self._info, program=program, steps=steps)
         self.graph.info = replace(self.graph.info, program=program, steps=steps)
 
-    def mark(self, kind: Literal["clock", "synchronize", "step"], frame: Frame | None) -> None:
-        """Keep what the program did between two calls."""
+    def mark(self, kind: MarkKind, frame: Frame | None) -> None:
+        """Keep what happened between two calls."""
         self.graph.marks.append(Mark(kind, len(self.graph), frame))
 
     def set_precision(self, float32_matmul: str, float32_convolution: str) -> None:

@@ -35,6 +35,9 @@ class Log:
         yield
         self.events.append("stop")
 
+    def begin_run(self) -> None:
+        self.events.append("run")
+
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
@@ -286,8 +289,12 @@ def test_a_file_that_is_not_python(write: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "options", "events"),
     [
-        ("def main(): print('x', end='')", {}, [("start", 0, 1), "stop"]),
-        ("def main(): print('x', end='')", {"steps": 2, "warmup": 3}, [("start", 0, 1), "stop"]),
+        ("def main(): print('x', end='')", {}, [("start", 0, 1), "run", "stop"]),
+        (
+            "def main(): print('x', end='')",
+            {"steps": 2, "warmup": 3},
+            [("start", 0, 1), "run", "run", "stop"],
+        ),
         (
             "import optrace\n@optrace.step\ndef main(): print('x', end='')",
             {"warmup": 1},

@@ -44,6 +44,9 @@ class Recorder:
     def recording(self, *, warmup: int = 0, steps: int = 1) -> Iterator[None]:
         yield
 
+    def begin_run(self) -> None:
+        pass
+
 
 Run = Callable[..., list[Any]]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
 
-from optrace.graph import OpGraph
-from optrace.rendering import units
+from optrace.graph import OpGraph, OpNode, TensorMeta, Value
+from optrace.graph.foreign import cpp_dtype
 from optrace.rendering.exports.clock import Bar, Clock, measured, predicted
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.places import PHASE_NAMES
@@ -45,7 +45,7 @@ def render(report: Report, options: DrawOptions) -> Rendered:
         name = report.pricing.gpu.name
     events = [
         *_names(said, sorted({bar.stream for bar in clock.bars})),
-        *_steps(clock),
+        *_steps(report.graph, clock),
         *_enclosing(report.graph, clock),
         *_calls(report, clock),
         *_launches(report, clock),
@@ -110,9 +110,20 @@ def _us(value: float) -> float:
     return round(value, 3)
 
 
-def _steps(clock: Clock) -> Iterator[Event]:
-    """The whole run, under the name by which readers find steps."""
-    yield _slice("user_annotation", "ProfilerStep#0", 0.0, clock.wall_us, {})
+def _steps(graph: OpGraph, clock: Clock) -> Iterator[Event]:
+    """Each step, under the name by which readers find them: on the host, until the next begins. Where the record marks
+    none the run is one."""
+    marked = sorted(
+        {mark.call for mark in graph.marks if mark.kind in ("step", "run") and mark.call < len(graph)}
+    )
+    starts = [0.0]
+    for call in marked[1:]:
+        inside = (clock.host[number] for number in range(call, len(clock.host)))
+        entered = next((one for one in inside if one is not None), None)
+        if entered is not None:
+            starts.append(entered[0])
+    for number, (start, end) in enumerate(pairwise([*starts, clock.wall_us])):
+        yield _slice("user_annotation", f"ProfilerStep#{number}", start, end, {})
 
 
 @dataclass(slots=True)
@@ -181,8 +192,7 @@ def _calls(report: Report, clock: Clock) -> Iterator[Event]:
         cost, span = report.costs[call], report.timeline.spans[call]
         said = {
             "External id": call + 1,
-            "Input Dims": [tensor.shape for tensor in node.inputs],
-            "Input type": [units.dtype(tensor.dtype) for tensor in node.inputs],
+            **_arguments(node),
             "overload": node.op,
             "source": None if node.source.line is None else str(node.source.line),
             "bound": report.bounds[call],
@@ -198,6 +208,29 @@ def _calls(report: Report, clock: Clock) -> Iterator[Event]:
         yield _slice("cpu_op", node.facts.packet.replace(".", "::"), *inside, known)
 
 
+def _arguments(node: OpNode) -> Event:
+    """The arguments that were given, in the schema's order, as ``record_shapes`` has them."""
+    named = dict(zip(node.facts.arg_names, node.args, strict=False)) | dict(node.kwargs)
+    given = [named[name] for name in node.facts.arg_names if name in named] or list(node.args)
+    columns = zip(*map(_argument, given), strict=True)
+    return dict(zip(("Input type", "Input Dims", "Input Strides", "Concrete Inputs"), columns, strict=False))
+
+
+def _argument(value: Value) -> tuple[str, Sequence[Any], Sequence[Any], str]:
+    """Type, shape, strides and value (of a tensor none): dtypes, layouts and devices are left out."""
+    if isinstance(value, TensorMeta):
+        return cpp_dtype(value.dtype), value.shape, value.stride, ""
+    if isinstance(value, tuple):
+        tensors = [item for item in value if isinstance(item, TensorMeta)]
+        if tensors and len(tensors) == len(value):
+            return "TensorList", [one.shape for one in tensors], [one.stride for one in tensors], ""
+        if value and all(isinstance(item, bool | int | float) for item in value):
+            return "ScalarList", (), (), str(list(value))
+    if isinstance(value, bool | int | float):
+        return "Scalar", (), (), str(value)
+    return "", (), (), ""
+
+
 def _launches(report: Report, clock: Clock) -> Iterator[Event]:
     """Driver calls and what they launch, with an arrow between the two; and the waits."""
     for correlation, bar in enumerate(clock.bars, start=1):
@@ -208,7 +241,7 @@ def _launches(report: Report, clock: Clock) -> Iterator[Event]:
             bar.name,
             bar.start_us,
             bar.end_us,
-            {**ids, "device": _DEVICE, "stream": stream, **_moved(report, bar)},
+            {**ids, "device": _DEVICE, "stream": stream, **_moved(bar)},
             _DEVICE,
             stream,
         )
@@ -227,12 +260,12 @@ def _launches(report: Report, clock: Clock) -> Iterator[Event]:
             yield _slice("cuda_runtime", "cudaStreamSynchronize", start, inside[1], {"External id": call + 1})
 
 
-def _moved(report: Report, bar: Bar) -> Event:
-    """Bytes and rate of a copy, under the names by which readers find them."""
-    took, nbytes = bar.end_us - bar.start_us, report.costs[bar.call].work.tensor_bytes
-    if bar.kind != "memcpy" or not took:
+def _moved(bar: Bar) -> Event:
+    """Bytes and rate of a copy or a fill, under the names by which readers find them."""
+    took = bar.end_us - bar.start_us
+    if bar.nbytes is None or not took:
         return {}
-    return {"bytes": nbytes, "memory bandwidth (GB/s)": round(nbytes / took * 1e-3, 3)}
+    return {"bytes": bar.nbytes, "memory bandwidth (GB/s)": round(bar.nbytes / took * 1e-3, 3)}
 
 
 def _counters(report: Report, clock: Clock) -> Iterator[Event]:

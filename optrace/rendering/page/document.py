@@ -42,7 +42,7 @@ def document(report: Report, options: DrawOptions) -> tuple[bytes, tuple[str, ..
         "format": "optrace.page",
         "program": info.program,
         "mode": info.mode,
-        "torch": info.torch,
+        "torch": info.torch or "of unknown version",
         "steps": info.steps,
         "paint": {bound: asdict(PAINT[bound]) for bound in BOUNDS},
         "bounds": BOUNDS,

@@ -7,25 +7,19 @@ schema says which of them a value is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import torch
 
 from optrace.graph.opgraph import HOLE, CallTemplate
+from optrace.tracing.facts import overload_named
 from optrace.tracing.fx.errors import FxError
 
 
-@cache
 def overload_of(name: str) -> torch._ops.OpOverload:
     """The overload that ``aten.add.Tensor`` names. Raises ``FxError`` where this torch has none of that name."""
-    packet, _, overload = name.rpartition(".")
-    namespace, _, op = packet.partition(".")
-    try:
-        found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
-    except AttributeError:
-        found = None
-    if not isinstance(found, torch._ops.OpOverload):
+    found = overload_named(name)
+    if found is None:
         raise FxError(
             f"torch {torch.__version__} has no op {name}: import the package that defines it, or use the torch that "
             "the graph was recorded with"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from optrace.graph import OpFacts, OpGraph, TraceInfo
+from optrace.graph import Mark, OpFacts, OpGraph, TraceInfo
 from optrace.graph.opgraph import HOLE, READS, WRITES
 from optrace.tracing.facts import facts_of
 from optrace.tracing.imports.identities import Identities
@@ -29,7 +29,8 @@ class _Made:
 def build(run: SeenRun, program: str) -> OpGraph:
     """The graph of a run."""
     device = "cuda:0" if run.device else "cpu"
-    graph = OpGraph(TraceInfo(program=program, mode=run.kind, torch=str(torch.__version__), steps=run.steps))
+    graph = OpGraph(TraceInfo(program=program, mode=run.kind))
+    graph.marks += [Mark("step", call) for call in run.step_starts]
     tensors = Identities(graph, device)
     lost: Counter[str] = Counter()
     answers: dict[object, list[_Made] | None] = {}
@@ -42,8 +43,7 @@ def build(run: SeenRun, program: str) -> OpGraph:
     graph.info = TraceInfo(
         program=program,
         mode=run.kind,
-        torch=str(torch.__version__),
-        steps=run.steps,
+        steps=max(1, len(run.step_starts)),
         notes=tuple(run.notes),
         incomplete=tuple(_doubts(tensors.guesses, lost)),
     )
@@ -78,7 +78,11 @@ def _add(
     inputs_seen = [tensor for found in given for tensor in found][: len(flags)]
     inputs = tensors.inputs(inputs_seen, [bool(flag & WRITES) for flag in flags], call.phase, device, number)
     if call.outputs is not None:
-        outputs = [tensors.output(tensor, number) for tensor in call.outputs]
+        held = {tensor.storage for tensor in inputs_seen}
+        outputs = [
+            tensors.output(tensor, number, fresh=tensor.storage not in held and not facts.is_view)
+            for tensor in call.outputs
+        ]
     else:
         layouts = tuple(_seen(graph, tensor) for tensor in inputs)
         key = (facts.name, layouts, repr(call.args))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from optrace.graph import Phase
+from optrace.graph.foreign import CPP_DTYPES
 from optrace.tracing.imports.overloads import is_made_of_others, overloads_of
-from optrace.tracing.imports.seen import DTYPES, SeenCall, SeenRun, SeenTensor, SeenValue
+from optrace.tracing.imports.seen import SeenCall, SeenRun, SeenTensor, SeenValue
 
 _OP = re.compile(r"(?!autograd::|torch::)([A-Za-z_]\w*)::([A-Za-z_]\w*)\Z")
 _SCHEMA = re.compile(r"[\w:]+?::\w+(?:\.(\w+))?\(")
@@ -132,7 +133,7 @@ def _tensor(value: Any, shape: Sequence[int], dtype: str, stride: Sequence[int])
         return None
     steps = tuple(stride) if len(stride) == len(shape) else _row_major(shape)
     return SeenTensor(
-        tuple(shape), steps, DTYPES.get(dtype, dtype), str(value[5]), int(value[1]), int(value[2])
+        tuple(shape), steps, CPP_DTYPES.get(dtype, dtype), str(value[5]), int(value[1]), int(value[2])
     )
 
 

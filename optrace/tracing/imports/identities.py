@@ -37,8 +37,11 @@ class Identities:
     def __init__(self, graph: OpGraph, device: str) -> None:
         self._graph = graph
         self._device = device
-        self._numbered: dict[SeenTensor, int] = {}
-        self._storages: dict[int, int] = {}
+        self._numbered: dict[tuple[SeenTensor, int], int] = {}
+        self._storages: dict[
+            int, int
+        ] = {}  # of an address now: what lay there before has a number of its own
+        self._begun: dict[int, int] = {}  # by address, the call that made what lies there
         self._held: dict[_Signature, list[_Held]] = defaultdict(list)
         self._last_use: dict[int, int] = {}
         self._outside: set[int] = set()
@@ -65,9 +68,15 @@ class Identities:
             self._use(number, call)
         return found
 
-    def output(self, tensor: SeenTensor, call: int, *, of: int | None = None, device: str = "") -> int:
-        """The number of a tensor that a call returns; ``of``: it shows the bytes of that one."""
+    def output(
+        self, tensor: SeenTensor, call: int, *, of: int | None = None, device: str = "", fresh: bool = False
+    ) -> int:
+        """The number of a tensor that a call returns; ``of``: it shows the bytes of that one; ``fresh``: its bytes are
+        no argument's, so what lay at its address before was freed."""
         if tensor.storage is not None:
+            if fresh and self._begun.get(tensor.storage) != call:
+                self._storages.pop(tensor.storage, None)
+                self._begun[tensor.storage] = call
             number = self._by_number(tensor, outside=False)
         else:
             storage = None if of is None else self._graph.tensor_storage(of)
@@ -89,16 +98,16 @@ class Identities:
             self._last_use[storage] = call
 
     def _by_number(self, tensor: SeenTensor, *, outside: bool) -> int:
-        number = self._numbered.get(tensor)
+        assert tensor.storage is not None
+        storage = self._storages.get(tensor.storage)
+        number = None if storage is None else self._numbered.get((tensor, storage))
         if number is None:
-            assert tensor.storage is not None
-            storage = self._storages.get(tensor.storage)
             number = self._add(tensor, storage, tensor.device)
             if storage is None:
-                self._storages[tensor.storage] = self._graph.tensor_storage(number)
+                storage = self._storages[tensor.storage] = self._graph.tensor_storage(number)
                 if outside:
-                    self._outside.add(self._graph.tensor_storage(number))
-            self._numbered[tensor] = number
+                    self._outside.add(storage)
+            self._numbered[tensor, storage] = number
         return number
 
     def _by_layout(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from optrace.graph import Frame, ModuleCall, Phase, Source
+from optrace.graph.foreign import CPP_DTYPES
 from optrace.graph.measured import LaunchKind
 from optrace.tracing.imports.overloads import is_made_of_others, overloads_of
-from optrace.tracing.imports.seen import DTYPES, SeenCall, SeenLaunch, SeenRun, SeenTensor, SeenValue
+from optrace.tracing.imports.seen import SeenCall, SeenLaunch, SeenRun, SeenTensor, SeenValue
 from optrace.tracing.phases import from_optimizer
 
 #: Events that stand around others on the host.
@@ -71,13 +73,15 @@ def read_kineto(document: Mapping[str, Any]) -> SeenRun:
         reader.walk(root)
     calls = sorted(reader.calls, key=lambda pair: pair[0].start_us)
     unplaced = _place_launches(events, calls)
-    steps = sum(event.name.startswith(_STEP) for event in _all(roots))
+    marks = sorted(event.start_us for event in _all(roots) if event.name.startswith(_STEP))
+    begun = [event.start_us for event, _ in calls]
+    starts = sorted({bisect_left(begun, mark) for mark in marks} - {len(calls)})
     devices = document.get("deviceProperties") or []
     device = str(devices[0].get("name", "a GPU")) if devices else ""
     if not device and any(event.get("cat") == "kernel" for event in events):
         device = "a GPU"
     notes = [] if device else ["the trace holds no GPU: its calls ran on the CPU"]
-    return SeenRun("profiler", [call for _, call in calls], device, max(1, steps), True, unplaced, notes)
+    return SeenRun("profiler", [call for _, call in calls], device, starts, True, unplaced, notes)
 
 
 def _event(event: Mapping[str, Any]) -> _Event:
@@ -189,8 +193,8 @@ def _arguments(args: Mapping[str, Any]) -> Iterator[SeenValue]:
     for place, kind in enumerate(kinds):
         shape = shapes[place] if place < len(shapes) else []
         stride = strides[place] if place < len(strides) else []
-        if kind in DTYPES:
-            yield _tensor(shape, stride, DTYPES[kind])
+        if kind in CPP_DTYPES:
+            yield _tensor(shape, stride, CPP_DTYPES[kind])
         elif kind in ("TensorList", "GenericList") and all(isinstance(one, list) for one in shape):
             given = stride if len(stride) == len(shape) else [[]] * len(shape)
             yield tuple(_tensor(one, its, "") for one, its in zip(shape, given, strict=True))
@@ -232,12 +236,12 @@ def _place_launches(
             correlation = (driver.get("args") or {}).get("correlation")
             if correlation is not None:
                 issued[correlation] = float(driver["ts"])
-    streams: dict[object, int] = {}
+    streams: dict[tuple[object, object], int] = {}  # by GPU and its number there
     unplaced: list[SeenLaunch] = []
     found = [event for event in events if event.get("cat") in _DEVICE and event.get("ph") == "X"]
     for ran in sorted(found, key=lambda event: float(event["ts"])):
         args = ran.get("args") or {}
-        stream = args.get("stream", ran.get("tid"))
+        stream = args.get("device", ran.get("pid")), args.get("stream", ran.get("tid"))
         start = float(ran["ts"])
         launch = SeenLaunch(
             _DEVICE[ran["cat"]],
@@ -246,6 +250,7 @@ def _place_launches(
             start,
             start + float(ran.get("dur", 0.0)),
             issued.get(args.get("correlation")),
+            args.get("bytes"),
         )
         of = owner.get(args.get("External id"))
         (unplaced if of is None else of.launches).append(launch)

@@ -9,7 +9,7 @@ import torch
 
 from optrace.graph import OpFacts
 from optrace.graph.opgraph import HOLE
-from optrace.tracing.facts import facts_of, is_composite
+from optrace.tracing.facts import facts_of, is_composite, packet_named
 from optrace.tracing.imports.seen import SeenTensor, SeenValue
 
 #: torch's numbers of dtypes, layouts and memory formats (c10/core/ScalarType.h, Layout.h, MemoryFormat.h).
@@ -64,12 +64,11 @@ _NAMED = {"ScalarType": _SCALAR_TYPES, "Layout": _LAYOUTS, "MemoryFormat": _MEMO
 @cache
 def overloads_of(packet: str) -> tuple[torch._ops.OpOverload, ...]:
     """All overloads of ``aten.add``; none where this torch has no such op."""
-    namespace, _, name = packet.partition(".")
-    try:
-        found = getattr(getattr(torch.ops, namespace), name)
-    except (AttributeError, RuntimeError):
+    found = packet_named(packet)
+    if found is None:
         return ()
-    return tuple(op for name in found.overloads() if _is_dispatched(op := getattr(found, name)))
+    names: list[str] = found.overloads()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return tuple(op for name in names if _is_dispatched(op := getattr(found, name)))
 
 
 def _is_dispatched(op: torch._ops.OpOverload) -> bool:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from optrace.graph import OpGraph
+from optrace.graph.foreign import NotJsonError, unpacked, writer_of
 from optrace.graph.measured import MeasuredLaunch, MeasuredRun
 from optrace.tracing.imports.building import build
 from optrace.tracing.imports.execution import read_execution
 from optrace.tracing.imports.kineto import read_kineto
 from optrace.tracing.imports.seen import SeenRun
-
-_GZIP = b"\x1f\x8b"
 
 
 class TraceFileError(ValueError):
@@ -34,39 +31,25 @@ class Imported:
     measured: MeasuredRun | None = None
 
 
-class _Head(msgspec.Struct):
-    """The fields by which a trace is told from other JSON."""
-
-    traceEvents: msgspec.Raw = msgspec.Raw(b"")
-    nodes: msgspec.Raw = msgspec.Raw(b"")
-    schema: msgspec.Raw = msgspec.Raw(b"")
-    format: msgspec.Raw = msgspec.Raw(b"")
-    optrace: msgspec.Raw = msgspec.Raw(b"")
-
-
-def is_foreign(data: bytes) -> bool:
-    """Whether this is a trace of another tool, by its outer fields. Nothing else is checked."""
-    head = _head(data)
-    return head is not None and not head.format and bool(head.traceEvents or (head.nodes and head.schema))
-
-
 def read_trace(data: bytes, program: str = "") -> Imported:
     """The calls of a profiler's or an execution trace (JSON, also gzipped), with the times it holds.
 
     ``program`` is what the graph is called. Raises ``TraceFileError`` on anything else.
     """
-    head = _head(data)
-    if head is None:
-        raise TraceFileError("not a JSON object")
-    if head.optrace:
+    try:
+        data = unpacked(data)
+        writer = writer_of(data)
+    except NotJsonError as error:
+        raise TraceFileError(str(error)) from None
+    if writer == "optrace timeline":
         raise TraceFileError(
             "a timeline that optrace wrote, of predicted times: read the program's graph.json"
         )
     try:
-        document = msgspec.json.decode(_unpacked(data))
-        if head.traceEvents:
+        document = msgspec.json.decode(data)
+        if writer == "profiler":
             run = read_kineto(document)
-        elif head.nodes and head.schema:
+        elif writer == "execution trace":
             run = read_execution(document)
         else:
             raise TraceFileError(
@@ -80,22 +63,6 @@ def read_trace(data: bytes, program: str = "") -> Imported:
         raise TraceFileError(f"inconsistent: {error!r}") from None
     named = run.device if run.device != "a GPU" else ""
     return Imported(build(run, program), run.kind, named, _measured(run))
-
-
-def _unpacked(data: bytes) -> bytes:
-    if not data.startswith(_GZIP):
-        return data
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceFileError(f"not a whole gzip file ({error})") from None
-
-
-def _head(data: bytes) -> _Head | None:
-    try:
-        return msgspec.json.decode(_unpacked(data), type=_Head)
-    except (msgspec.MsgspecError, TraceFileError, UnicodeDecodeError):
-        return None
 
 
 def _measured(run: SeenRun) -> MeasuredRun | None:
@@ -129,6 +96,7 @@ def _launches(run: SeenRun, zero: float) -> Sequence[MeasuredLaunch]:
             launch.start_us - zero,
             launch.end_us - zero,
             None if launch.issued_us is None else launch.issued_us - zero,
+            launch.nbytes,
         )
         for number, call in enumerate(run.calls)
         for launch in call.launches

@@ -9,33 +9,6 @@ from typing import TypeAlias
 from optrace.graph import ModuleCall, Phase, Source
 from optrace.graph.measured import LaunchKind
 
-#: C++ names of element types, as torch prints them.
-DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "long int": "int64",
-    "long": "int64",
-    "long long": "int64",
-    "__int64": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "unsigned short": "uint16",
-    "unsigned int": "uint32",
-    "bool": "bool",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "c10::complex<c10::Half>": "complex32",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class SeenTensor:
@@ -55,7 +28,7 @@ SeenValue: TypeAlias = "SeenTensor | bool | int | float | str | tuple[SeenValue,
 
 @dataclass(slots=True)
 class SeenLaunch:
-    """A launch on the device, microseconds on the trace's clock."""
+    """A launch on the device, microseconds on the trace's clock; ``nbytes`` of a copy or a fill, where it is said."""
 
     kind: LaunchKind
     name: str
@@ -63,6 +36,7 @@ class SeenLaunch:
     start_us: float
     end_us: float
     issued_us: float | None
+    nbytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -85,12 +59,12 @@ class SeenCall:
 @dataclass(slots=True)
 class SeenRun:
     """What a trace holds. ``kind``: what wrote it; ``device``: the GPU's name, empty where there is none;
-    ``timed``: it has times."""
+    ``step_starts``: by number, the calls that its steps begin with, empty where it marks none; ``timed``: it has times."""
 
     kind: str
     calls: Sequence[SeenCall]
     device: str = ""
-    steps: int = 1
+    step_starts: Sequence[int] = ()
     timed: bool = False
     unplaced: Sequence[SeenLaunch] = ()
     notes: Sequence[str] = ()

@@ -6,16 +6,24 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
+import torch
 
+import optrace
+from optrace.cost.profiles import pricing
+from optrace.program import Options, find_program
 from optrace.rendering import Validation, render, render_bytes
 from optrace.rendering.exports.columns import COLUMNS
 from optrace.rendering.exports.model_explorer import GRAPH
 from optrace.rendering.formats import suffix_of
 from optrace.rendering.palette import PAINT
+from optrace.report import Report
+from optrace.report import report as make_report
+from optrace.tracing import open_session
 from tests.rendering.by_hand import HandGraph
 
 
@@ -26,6 +34,15 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 def slices(found: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
     return [event for event in found if event["ph"] == "X" and event["cat"] == category]
+
+
+def traced(run: Callable[[torch.Tensor], object]) -> Report:
+    """Of a function on an [8, 64] float tensor of a stand-in H200."""
+    with optrace.trace(mode="fake") as trace:
+        x = trace.place(torch.ones(8, 64))
+        with optrace.step():
+            run(x)
+    return trace.report()
 
 
 @pytest.mark.parametrize(
@@ -104,6 +121,75 @@ def test_each_launch_has_its_driver_call_and_an_arrow(toy: HandGraph) -> None:
         assert issued["ts"] + issued["dur"] <= launch["ts"] + 0.002
     last = max(e["ts"] + e["dur"] for e in on_device)
     assert last <= report.timeline.wall_us + 0.002
+
+
+def test_a_copy_says_the_bytes_that_it_moves_and_no_copy_says_those_of_its_call() -> None:
+    """As profilers count them: once, not read and written."""
+    hand = HandGraph()
+    x, y, z = (hand.tensor((8, 64)) for _ in "xyz")
+    hand.call("vendor.copy.default", [x], [y], kernels=0, memcpys=1, device_us=2.0)
+    hand.call("vendor.fetch.default", [x], [], kernels=0, memcpys=1, device_us=4.0, host_wait=True)
+    hand.call("vendor.sort.default", [x], [z], kernels=2, memcpys=1, device_us=6.0)
+    copied, to_host, beside_kernels = slices(events(render_bytes(hand.report(), "trace.json")), "gpu_memcpy")
+    assert copied["args"]["bytes"] == 4 * 8 * 64
+    assert to_host["args"]["bytes"] == 4 * 8 * 64
+    assert to_host["args"]["memory bandwidth (GB/s)"] == pytest.approx(4 * 8 * 64 / 4 * 1e-3)
+    assert "bytes" not in beside_kernels["args"]  # which of its bytes are the copy's is not known
+
+
+def test_a_copy_among_kernels_says_its_bytes_where_the_rule_says_who_moves_what() -> None:
+    report = traced(lambda x: x.t().contiguous().cumsum(0).clone())
+    moved = [e["args"].get("bytes") for e in slices(events(render_bytes(report, "trace.json")), "gpu_memcpy")]
+    assert moved == [4 * 8 * 64]  # clone: one run of bytes to another
+
+
+def test_arguments_are_written_as_record_shapes_writes_them() -> None:
+    """Names of types as C++ has them; beside each tensor the numbers, in the schema's order."""
+    report = traced(
+        lambda x: torch.cat([x.bfloat16(), x.bfloat16()], 1).sum([0, 1], keepdim=True) + x.long()[0, 0]
+    )
+    said = {e["name"]: e["args"] for e in slices(events(render_bytes(report, "trace.json")), "cpu_op")}
+    cat = said["aten::cat"]
+    assert cat["Input type"] == ["TensorList", "Scalar"]
+    assert cat["Input Dims"] == [[[8, 64], [8, 64]], []]
+    assert cat["Input Strides"] == [[[64, 1], [64, 1]], []]
+    assert cat["Concrete Inputs"] == ["", "1"]
+    total = said["aten::sum"]
+    assert total["Input type"] == ["c10::BFloat16", "ScalarList", "Scalar"]
+    assert total["Concrete Inputs"] == ["", "[0, 1]", "True"]
+    assert said["aten::add"]["Input type"] == ["c10::BFloat16", "long int"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import optrace, torch\nx = torch.ones(8, device='cuda')\nfor _ in range(5):\n  with optrace.step():\n    x.mul_(2).add_(1)\n",
+        "import torch\nx = torch.ones(8, device='cuda')\ndef step(): x.mul_(2).add_(1)\n",
+    ],
+    ids=["marked by the program", "run by optrace"],
+)
+def test_a_step_of_the_profiler_for_each_step(source: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(source)
+    with (
+        open_session("fake") as session,
+        find_program(str(tmp_path / "program.py"), Options(steps=3, warmup=1)) as program,
+    ):
+        program.run(session)
+    report = make_report(session.graph, pricing("h200"))
+    found = events(render_bytes(report, "trace.json"))
+    steps = [e for e in slices(found, "user_annotation") if e["name"].startswith("ProfilerStep#")]
+    assert [step["name"] for step in steps] == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
+    calls = slices(found, "cpu_op")
+    assert [call["name"] for call in calls] == ["aten::mul_", "aten::add_"] * 3
+    for number, step in enumerate(steps):
+        inside = [
+            c
+            for c in calls
+            if step["ts"] <= c["ts"] and c["ts"] + c["dur"] <= step["ts"] + step["dur"] + 0.002
+        ]
+        assert inside == calls[2 * number : 2 * number + 2]
+    assert steps[0]["ts"] == 0
+    assert steps[2]["ts"] + steps[2]["dur"] == pytest.approx(report.timeline.wall_us, abs=0.002)
 
 
 def test_counters_return_to_nothing_and_memory_follows_the_allocator(toy: HandGraph) -> None:

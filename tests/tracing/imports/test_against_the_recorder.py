@@ -14,8 +14,9 @@ from torch import nn
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from optrace.graph import OpGraph
+from optrace.graph.foreign import cpp_dtype, writer_of
 from optrace.tracing import open_session
-from optrace.tracing.imports import TraceFileError, is_foreign, read_trace
+from optrace.tracing.imports import TraceFileError, read_trace
 
 Step = Callable[[], object]
 
@@ -140,7 +141,7 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
     ("data", "message"),
     [
         (b"[1, 2]", "not a JSON object"),
-        (b"\x1f\x8b broken", "not a JSON object"),
+        (b"\x1f\x8b broken", "not a whole gzip file"),
         (b'{"a": 1}', "neither a profiler's trace"),
         (b'{"traceEvents": []}', "it holds no op: profile with ProfilerActivity.CPU"),
         (
@@ -158,7 +159,126 @@ def test_what_is_no_trace(data: bytes, message: str) -> None:
         read_trace(data)
 
 
-def test_our_own_files_are_no_foreign_trace() -> None:
-    assert not is_foreign(json.dumps({"format": "optrace.graph", "nodes": [], "schema": 1}).encode())
-    assert is_foreign(b'{"traceEvents": []}')
-    assert is_foreign(b'{"schema": "1", "nodes": []}')
+def test_files_are_told_apart_by_their_outer_fields() -> None:
+    assert writer_of(json.dumps({"format": "optrace.graph", "nodes": [], "schema": 1}).encode()) is None
+    assert writer_of(b'{"traceEvents": []}') == "profiler"
+    assert writer_of(b'{"schema": "1", "nodes": []}') == "execution trace"
+    assert writer_of(b'{"schema": "1"}') is None
+    assert writer_of(b'{"traceEvents": [], "optrace": "x"}') == "optrace timeline"
+
+
+def test_which_torch_made_a_trace_is_not_in_it(tmp_path: Path) -> None:
+    step = pointwise()
+    for data in (profiled(step, tmp_path), observed(step, tmp_path)):
+        assert read_trace(data).graph.info.torch == ""
+
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32",
+          "uint64", "bool", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+          "float8_e5m2fnuz", "float8_e8m0fnu")  # fmt: skip
+
+
+def test_types_are_named_as_the_profiler_names_them(tmp_path: Path) -> None:
+    tensors = [torch.empty(2, dtype=getattr(torch, name)) for name in DTYPES if hasattr(torch, name)]
+    data = profiled(lambda: [x.view(2, 1) for x in tensors], tmp_path)
+    said = [
+        event["args"]["Input type"][0]
+        for event in json.loads(data)["traceEvents"]
+        if event.get("name") == "aten::view"
+    ]
+    assert said == [cpp_dtype(str(x.dtype).removeprefix("torch.")) for x in tensors]
+    graph = read_trace(data).graph
+    assert [f"torch.{node.inputs[0].dtype}" for node in graph] == [str(x.dtype) for x in tensors]
+
+
+def test_a_block_that_was_given_out_again_is_another_storage(tmp_path: Path) -> None:
+    """An execution trace has addresses for storages. What a call makes is new, whatever lay there before."""
+    nodes = [
+        _node(2, "aten::mul", [_at(10, 1), 2.0], [_at(20, 5)]),
+        _node(3, "aten::sum", [_at(20, 5)], [_at(21, 6)]),
+        _node(4, "aten::mul", [_at(10, 1), 3.0], [_at(22, 5)]),  # the first product was freed
+        _node(5, "aten::relu_", [_at(22, 5)], [_at(22, 5)]),
+        _node(6, "aten::sum", [_at(22, 5)], [_at(23, 7)]),
+    ]
+    graph = read_trace(json.dumps({"schema": "1.1.1", "nodes": nodes}).encode()).graph
+    first, _, second, changed, total = graph
+    assert first.outputs[0].storage != second.outputs[0].storage
+    assert changed.inputs[0].storage == second.outputs[0].storage == total.inputs[0].storage
+    assert first.inputs[0].storage == second.inputs[0].storage
+    assert {(edge.src, edge.dst) for edge in graph.edges} == {(0, 1), (2, 3), (3, 4)}
+    # each product is gone after its last use
+    assert first.outputs[0].storage in graph.freed_after(1)
+    assert second.outputs[0].storage in graph.freed_after(4)
+
+
+def _at(tensor: int, storage: int) -> list[object]:
+    """A [4, 4] float tensor of a GPU, as schema 1.1 has it."""
+    return [tensor, storage, 0, 16, 4, "cuda:0"]
+
+
+def _node(number: int, name: str, inputs: list[object], outputs: list[object]) -> dict[str, object]:
+    def side(values: list[object]) -> dict[str, object]:
+        kinds = ["Tensor(float)" if isinstance(value, list) else "Double" for value in values]
+        return {
+            "values": values,
+            "shapes": [[4, 4] if isinstance(value, list) else [] for value in values],
+            "types": kinds,
+            "strides": [[4, 1] if isinstance(value, list) else [] for value in values],
+        }
+
+    schemas = {
+        "aten::mul": "aten::mul.Scalar(Tensor self, Scalar other) -> Tensor",
+        "aten::sum": "aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        "aten::relu_": "aten::relu_(Tensor(a!) self) -> Tensor(a!)",
+    }
+    attributes = [{"name": "op_schema", "value": schemas[name]}]
+    return {
+        "id": number, "name": name, "ctrl_deps": 1, "inputs": side(inputs), "outputs": side(outputs), "attrs": attributes,
+    }  # fmt: skip
+
+
+def _profile(*events: dict[str, object]) -> bytes:
+    return json.dumps({"traceEvents": events, "deviceProperties": [{"name": "NVIDIA H200"}]}).encode()
+
+
+def _call(start: float, number: int, device: int, stream: int) -> tuple[dict[str, object], ...]:
+    args = {
+        "External id": number, "Input Dims": [[4]], "Input Strides": [[1]], "Input type": ["float"], "Concrete Inputs": [""],
+    }  # fmt: skip
+    return (
+        {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 9, "tid": 9, "ts": start, "dur": 5, "args": args},
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": device, "tid": stream, "ts": start + 9, "dur": 3,
+         "args": {"External id": number, "device": device, "stream": stream}},
+    )  # fmt: skip
+
+
+def test_streams_of_two_gpus_stay_apart() -> None:
+    graph = read_trace(_profile(*_call(0, 1, 0, 7), *_call(20, 2, 1, 7), *_call(40, 3, 0, 7))).graph
+    assert [node.stream for node in graph] == [0, 1, 0]
+
+
+def test_steps_of_the_profiler_are_steps_of_the_graph() -> None:
+    def step(number: int, start: float) -> dict[str, object]:
+        return {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{number}",
+            "pid": 9,
+            "tid": 9,
+            "ts": start,
+            "dur": 19,
+        }
+
+    graph = read_trace(
+        _profile(step(5, 0), *_call(1, 1, 0, 7), step(6, 20), *_call(21, 2, 0, 7), *_call(30, 3, 0, 7))
+    ).graph
+    assert graph.info.steps == 2
+    assert [(mark.kind, mark.call) for mark in graph.marks] == [("step", 0), ("step", 1)]
+
+
+def test_what_a_copy_moved_is_taken_from_the_trace() -> None:
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)", "pid": 0, "tid": 7, "ts": 15, "dur": 2,
+            "args": {"External id": 1, "device": 0, "stream": 7, "bytes": 16}}  # fmt: skip
+    measured = read_trace(_profile(*_call(0, 1, 0, 7), copy)).measured
+    assert measured is not None
+    assert [launch.nbytes for launch in measured.launches] == [None, 16]
