@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BytesIO
 from typing import Literal
 
 import msgspec
 
 _GZIP = b"\x1f\x8b"
+
+#: What a gzipped trace may hold: a profile of minutes. A few KB can unpack to any size.
+LARGEST_BYTES = 4 << 30
 
 #: The C++ names of element types, as torch's profiler writes them (gcc's come first, those of clang and MSVC after).
 CPP_DTYPES = {
@@ -70,13 +74,20 @@ class _Outer(msgspec.Struct):
 
 
 def unpacked(data: bytes) -> bytes:
-    """The data itself, or what is in it where it is gzipped. Raises ``NotJsonError`` for a gzip file that is not whole."""
+    """The data itself, or what is in it where it is gzipped.
+
+    Raises ``NotJsonError`` for a gzip file that is not whole, or that holds more than ``LARGEST_BYTES``.
+    """
     if not data.startswith(_GZIP):
         return data
     try:
-        return gzip.decompress(data)
+        with gzip.open(BytesIO(data)) as file:
+            found = file.read(LARGEST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise NotJsonError(f"not a whole gzip file ({error})") from None
+    if len(found) > LARGEST_BYTES:
+        raise NotJsonError(f"a gzip file of more than {LARGEST_BYTES >> 30} GiB")
+    return found
 
 
 def writer_of(data: bytes) -> Writer | None:
@@ -86,7 +97,7 @@ def writer_of(data: bytes) -> Writer | None:
     """
     try:
         outer = msgspec.json.decode(data, type=_Outer)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(f"not a JSON object ({error})") from None
     if outer.format:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
-from optrace.graph import OpGraph
+from optrace.graph import OpGraph, foreign
 from optrace.graph.foreign import cpp_dtype, writer_of
 from optrace.tracing import open_session
 from optrace.tracing.imports import TraceFileError, read_trace
@@ -143,6 +144,8 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
         (b"[1, 2]", "not a JSON object"),
         (b"\x1f\x8b broken", "not a whole gzip file"),
         (b'{"a": 1}', "neither a profiler's trace"),
+        (b'{"traceEvents": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not a JSON object"),
+        (gzip.compress(b'{"traceEvents": []}')[:-4], "not a whole gzip file"),
         (b'{"traceEvents": []}', "it holds no op: profile with ProfilerActivity.CPU"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]}',
@@ -157,6 +160,13 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
 def test_what_is_no_trace(data: bytes, message: str) -> None:
     with pytest.raises(TraceFileError, match=message):
         read_trace(data)
+
+
+def test_a_packed_file_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "LARGEST_BYTES", 1 << 20)
+    assert len(foreign.unpacked(gzip.compress(b" " * (1 << 20)))) == 1 << 20
+    with pytest.raises(TraceFileError, match="a gzip file of more than"):
+        read_trace(gzip.compress(b" " * ((1 << 20) + 1)))
 
 
 def test_files_are_told_apart_by_their_outer_fields() -> None:
