@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +44,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         import optrace
 
         python = ".".join(map(str, sys.version_info[:3]))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from .console import table_of
 from .errors import BadInput, bad_input
 from .speaker import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from rich.table import Table
 
     from optrace.measuring.verify import Measured
     from optrace.report import Report
@@ -85,10 +86,7 @@ def comparison(report: Report, measured: Sequence[Measured]) -> Table:
     from optrace.rendering import units
     from optrace.rendering.cures import speed_up
 
-    table = Table.grid(padding=(0, 2))
-    for number, _ in enumerate(_COLUMNS):
-        table.add_column(no_wrap=True, justify="right" if number else "left")
-    table.add_row(*_COLUMNS, style="bright_black")
+    table = table_of(*_COLUMNS)
     steps = report.graph.info.steps
     eager = next((row.wall_us for row in measured if not row.failed and row.name == "eager"), None)
     for row, truth in zip(report.cures.rows, measured, strict=True):

@@ -159,7 +159,7 @@ def _tasks(priced: PricedGraph) -> _Tasks:
         costs.host.launch_us,
         np.nan_to_num(costs.launches).astype(np.int64),
         np.nan_to_num(costs.device_us),
-        priced.graph.columns().stream,
+        priced.graph.streams(),
         costs.host_wait,
     )
 

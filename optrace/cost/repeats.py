@@ -76,11 +76,9 @@ def _periods(kinds: Ints) -> list[int]:
 
 def _alike(kinds: Ints, period: int) -> list[tuple[int, int]]:
     """Where calls are of the kinds of those one period before, often enough."""
-    return [
-        (int(start), int(end) + period)
-        for start, end in _stretches(kinds[period:] == kinds[:-period])
-        if end - start >= (FEWEST - 1) * period
-    ]
+    stretches = _stretches(kinds[period:] == kinds[:-period])
+    long = stretches[stretches[:, 1] - stretches[:, 0] >= (FEWEST - 1) * period]
+    return [(start, end + period) for start, end in long.tolist()]
 
 
 def _stretches(flags: Bools) -> NDArray[np.int64]:

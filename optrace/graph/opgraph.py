@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from operator import attrgetter
 from typing import Generic, Literal, TypeVar
 
 import networkx as nx
@@ -41,6 +42,8 @@ _PHASE_NUMBERS: dict[Phase, int] = {phase: number for number, phase in enumerate
 
 WRITES = 1
 READS = 2
+
+_NBYTES, _DEVICE = attrgetter("nbytes"), attrgetter("device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +298,17 @@ class OpGraph:
             tensor_layout=_ints(self._tensor_layout),
             tensor_storage=_ints(self._tensor_storage),
             tensor_offset=_ints(self._tensor_offset),
-            storage_bytes=np.fromiter((s.nbytes for s in self.storages), np.int64, len(self.storages)),
-            storage_on_device=np.fromiter(
-                (s.device not in ("cpu", "meta") for s in self.storages), np.bool_, len(self.storages)
+            storage_bytes=np.fromiter(map(_NBYTES, self.storages), np.int64, len(self.storages)),
+            storage_on_device=~np.fromiter(
+                map(("cpu", "meta").__contains__, map(_DEVICE, self.storages)), np.bool_, len(self.storages)
             ),
             freed_storage=_ints(self._freed_storage)[in_time],
             freed_after=freed_after[in_time],
         )
+
+    def streams(self) -> Ints:
+        """The stream of each call."""
+        return _ints(self._stream)
 
     def facts(self, number: int) -> OpFacts:
         return self.ops[self._op[number]]

@@ -9,6 +9,7 @@ Python allocated (``tracemalloc``), in a run of its own. Not part of the test ga
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 import tracemalloc
@@ -24,11 +25,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from optrace.tracing import open_session
+from optrace.tracing import Session, open_session
 
 pytest.importorskip("pytest_benchmark", reason="the benchmarks are run by pytest-benchmark")
 
-ROUNDS = 3
+ROUNDS = 5
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's programs may warn
 
@@ -61,6 +62,21 @@ def under(watch: Watch, step: Step) -> Step:
             step()
 
     return run
+
+
+def recorded(session: Session, step: Step) -> dict[str, Step]:
+    """A step recorded by optrace: into the graph that goes on, and into a new one each time, which looks at all that is
+    there and learns layouts, lines and modules again."""
+
+    def appended() -> None:
+        with session.recording():
+            step()
+
+    def anew() -> None:
+        session.forget()
+        appended()
+
+    return {"recorded": appended, "recorded, a new graph": anew}
 
 
 def gpt2(device: str) -> Step:
@@ -136,11 +152,14 @@ def show(
     capsys: Any, title: str, calls: int, times: dict[str, list[float]], peaks: dict[str, int], beside: str
 ) -> None:
     with capsys.disabled():
-        print(f"\n{title}: {calls} calls, torch {torch.__version__}, {ROUNDS} rounds, beside {beside!r}")
+        print(
+            f"\n{title}: {calls} calls, torch {torch.__version__}, {ROUNDS} rounds, beside {beside!r}, "
+            f"load {os.getloadavg()[0]:.0f}"
+        )
         for name, row in times.items():
             ratio = statistics.median(a / b for a, b in zip(row, times[beside], strict=True))
             print(
-                f"  {name:26} min {min(row) * 1e3:8.0f} ms  median {statistics.median(row) * 1e3:8.0f} ms  x{ratio:5.2f}"
+                f"  {name:26} min {min(row) * 1e3:8.1f} ms  median {statistics.median(row) * 1e3:8.1f} ms  x{ratio:5.2f}"
                 f"  {peaks[name] / 2**20:7.1f} MiB  {peaks[name] / calls:7.0f} bytes a call"
             )
 
@@ -157,12 +176,9 @@ def test_a_step_under_modes_that_watch_it(program, benchmark, capsys):
             step()
         calls = len(session.graph)
 
-        def recorded() -> None:
-            session.forget()
-            with session.recording():
-                step()
-
-        variants: dict[str, Step] = {"stand-in": step, "stand-in, recorded": recorded}
+        variants: dict[str, Step] = {"stand-in": step} | {
+            f"stand-in, {name}": run for name, run in recorded(session, step).items()
+        }
         variants |= {
             f"stand-in, {name}": under(WATCHES[name], step) for name in ("DebugMode", "DebugMode with stacks")
         }
@@ -190,19 +206,14 @@ def test_a_forward_pass_on_the_cpu_that_is_drawn(benchmark, capsys):
     layer = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
     model, x = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).train(), torch.randn(2, 32, 256)
     with open_session("cpu", device="cpu") as session:
-
-        def recorded() -> None:
-            session.forget()
-            with session.recording():
-                model(x)
-
-        recorded()
+        recording = recorded(session, lambda: model(x))
+        recording["recorded"]()
         calls = len(session.graph)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             variants: dict[str, Step] = {
                 "bare": lambda: model(x),
-                "recorded": recorded,
+                **recording,
                 "torchview": lambda: torchview.draw_graph(model, input_data=x, device="cpu"),
                 "torchlens": lambda: logged(torchlens, model, x),
             }
@@ -224,16 +235,19 @@ def test_an_eager_loop_of_tiny_ops_on_the_cpu(benchmark, capsys):
             for _ in range(25):
                 model(x)
 
+    def tracked() -> None:
+        """MemTracker refuses a module that is called again unless it forgets the call before."""
+        with torch.no_grad(), mem_tracker() as tracker:
+            for _ in range(25):
+                tracker.reset_mod_stats()
+                model(x)
+
     with open_session("cpu", device="cpu") as session:
-
-        def recorded() -> None:
-            session.forget()
-            with session.recording():
-                loop()
-
-        recorded()
+        recording = recorded(session, loop)
+        recording["recorded"]()
         calls = len(session.graph)
-        variants: dict[str, Step] = {"bare": loop, "recorded": recorded}
+        variants: dict[str, Step] = {"bare": loop, **recording}
         variants |= {name: under(watch, loop) for name, watch in WATCHES.items()}
+        variants["MemTracker"] = tracked
         times = measure(variants, benchmark)
     show(capsys, "MLP of 20 layers of 8", calls, *times, "bare")

@@ -8,19 +8,21 @@ A round runs every variant once, one after the other, so that all meet the same 
 
 from __future__ import annotations
 
+import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from optrace.tracing import open_session
-from tests.bench.memory import bytes_a_call
 
 pytest.importorskip("pytest_benchmark", reason="the benchmarks are run by pytest-benchmark")
 
@@ -163,27 +165,47 @@ class NullMode(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("calls", [1_000, 10_000, 100_000])
-def test_growth_with_the_number_of_calls(benchmark, capsys, calls):
+def test_growth_with_the_number_of_calls(benchmark, capsys):
     """Time and memory of the record a call stay what they are as a record grows."""
     x = torch.zeros(2)
+    rows = []
 
-    def loop() -> None:
+    def loop(calls: int) -> None:
         for _ in range(calls // 2):
             y = x + 1
             y.mul_(2)
 
     with open_session("cpu", device="cpu") as session:
 
-        def recorded() -> None:
-            session._tracer.restart()
+        def recorded(calls: int) -> tuple[float, float]:
+            """Seconds, and bytes by which the process grew."""
+            session.forget()
+            before, start = resident_bytes(), time.process_time()
             with session.recording():
-                loop()
+                loop(calls)
+            assert len(session.graph) == calls
+            return time.process_time() - start, resident_bytes() - before
 
-        benchmark.pedantic(recorded, rounds=3, warmup_rounds=1)
-        assert len(session.graph) == calls
+        recorded(1_000)
+        for calls, rounds in GROWTH.items():
+            runs = [recorded(calls) for _ in range(rounds)]
+            rows.append((calls, min(seconds for seconds, _ in runs), max(held for _, held in runs)))
+        benchmark.pedantic(recorded, args=(1_000,), rounds=3)
     with capsys.disabled():
-        print(
-            f"\n{calls} calls: {min(benchmark.stats.stats.data) / calls * 1e6:.1f} us and "
-            f"{bytes_a_call(calls):.0f} bytes a call"
-        )
+        print(f"\na loop of two calls a turn, torch {torch.__version__}, load {os.getloadavg()[0]:.0f}")
+        for calls, took, held in rows:
+            print(
+                f"  {calls:9,} calls: {took:7.2f} s, {took / calls * 1e6:5.1f} us a call, process {held / 2**20:+.1f} MiB"
+            )
+        sizes, times = (np.log([row[column] for row in rows]) for column in (0, 1))
+        print(f"  exponent {np.polyfit(sizes, times, 1)[0]:.2f}")
+
+
+#: Calls of a record, and how many times it is made.
+GROWTH = {1_000: 5, 10_000: 3, 100_000: 2, 1_000_000: 1}
+
+
+def resident_bytes() -> int:
+    """What the process holds in memory (Linux)."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
