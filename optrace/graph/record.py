@@ -35,8 +35,15 @@ VERSION = 1
 _Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-#: Microseconds that were timed.
-_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+#: Microseconds that were timed: less than thirty years.
+_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+#: More than any device holds or gets through: sums over a run of such tensors still fit 64 bits.
+_MOST_BYTES = 2**50
+_MOST_ELEMENTS = 2**45
+
+#: Lists in an argument's lists. ATen has two at most.
+_MOST_NESTED = 16
 
 
 class GraphFormatError(ValueError):
@@ -54,7 +61,7 @@ class _Tensor(msgspec.Struct):
 
 
 class _Storage(msgspec.Struct):
-    bytes: _Whole
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)]
     device: str
     kind: str = ""
     name: str = ""
@@ -114,7 +121,7 @@ class _File(msgspec.Struct):
     operators: dict[str, _Operator]
     frames: list[_Frame]
     nodes: list[_Node]
-    steps: Annotated[int, msgspec.Meta(ge=1)] = 1
+    steps: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     python_loop_us: _Time | None = None
     tail_us: _Time | None = None
     float32_matmul: str = ""
@@ -256,6 +263,10 @@ def _build(file: _File) -> OpGraph:
                 raise ValueError(
                     f"tensor {item.id} has {len(item.shape)} sizes and {len(item.stride)} strides"
                 )
+            if math.prod(item.shape) > _MOST_ELEMENTS:
+                raise ValueError(
+                    f"tensor {item.id} is of shape {list(item.shape)}, more elements than any device holds"
+                )
             layout = graph.layouts.add(Layout(item.shape, item.stride, item.dtype, item.device))
             numbers[item.id] = graph.add_tensor(layout, item.storage, item.offset)
         return numbers[item.id]
@@ -323,10 +334,12 @@ def _check_holes(node: _Node) -> None:
             raise ValueError(f"node {node.id}: its arguments do not name its {what} in order")
 
 
-def _hole_numbers(item: Any) -> Iterator[int]:
+def _hole_numbers(item: Any, depth: int = 0) -> Iterator[int]:
+    if depth > _MOST_NESTED:
+        raise ValueError(f"lists in lists, more than {_MOST_NESTED} deep")
     if isinstance(item, list):
         for part in item:
-            yield from _hole_numbers(part)
+            yield from _hole_numbers(part, depth + 1)
     elif isinstance(item, dict) and "tensor" in item:
         yield item["tensor"]
 

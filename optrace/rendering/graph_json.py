@@ -225,9 +225,15 @@ def read_report(
         "launch_us": launch_us,
         "bandwidth_tb_s": bandwidth_tb_s,
     }
-    return make_report(
-        graph, pricing(**{**kept, **{key: value for key, value in given.items() if value is not None}})
-    )
+    priced_as = pricing(**{**kept, **{key: value for key, value in given.items() if value is not None}})
+    try:
+        return make_report(graph, priced_as)
+    except Exception as error:
+        # Rules trust the arguments that torch's dispatcher let pass; a file may hold others.
+        raise GraphFormatError(
+            f"cannot read {name}: its calls cannot be priced ({type(error).__name__}: {str(error)[:200]}); "
+            "was it edited?"
+        ) from error
 
 
 def _stored_arguments(stored: Mapping[str, Any], *, new_gpu: bool, new_host: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ ROWS = [
     # A fill and a copy do not read their destination.
     (("aten.zero_.default", x), x, 1, 0, 0, 4 * 24 * 4, 0, 0),
     (("aten.copy_.default", T(4, 24, dtype="bfloat16"), x), None, 1, 0, 4 * 24 * 4, 4 * 24 * 2, 0, 0),
+    (("aten.copy_.default", x, x), x, 0, 0, 0, 0, 0, 0),
     (("aten.clone.default", x), T(4, 24), 0, 1, 4 * 24 * 4, 4 * 24 * 4, 0, 0),
     # Views and factories without values are free.
     (("aten.view.default", x, [96]), T(96, alias=x), 0, 0, 0, 0, 0, 0),
@@ -80,6 +81,19 @@ def test_work(maker, target, call, out, kernels, memcpys, read, written, flops, 
     assert sum(access.nbytes for access in work.reads) == read
     assert sum(access.nbytes for access in work.writes) == written
     assert (work.flops, work.matmul_flops) == (flops, matmul_flops)
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "flops"),
+    [("aten.add.out", (1,), 8 * 8), ("aten.mm.out", (), 2 * 8 * 8 * 8)],
+)
+def test_an_out_of_no_size_is_priced_as_it_comes_out(maker, target, name, alpha, flops):
+    given = T(0)
+    work = work_of(maker(name, T(8, 8), T(8, 8), *alpha, given, out=T(8, 8, alias=given)), target)
+    assert work.kernels == 1
+    assert sum(access.nbytes for access in work.reads) == 2 * 8 * 8 * 4
+    assert sum(access.nbytes for access in work.writes) == 8 * 8 * 4
+    assert work.flops == flops
 
 
 def test_attention_flops_and_gqa_bytes(maker, target):

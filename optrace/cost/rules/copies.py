@@ -156,13 +156,13 @@ def copies(node: OpNode, _target: Target) -> Work:
 
     A copy within the device of one run of bytes to another is a memcpy too. Across the bus, the device's side
     is gathered into one run by a kernel first, or spread out by one after; dtypes are converted on the host.
-    Without ``non_blocking`` such a copy makes the host wait.
+    Without ``non_blocking`` such a copy makes the host wait. A tensor is not copied onto itself.
     """
     if node.facts.packet == "aten.copy_":
         source, destination = node.tensor("src"), node.tensor("self")
     else:
         source, destination = node.inputs[0], node.outputs[0]
-    if not destination.numel:
+    if not destination.numel or source.id == destination.id:
         return FREE
     if on_device(source) != on_device(destination):
         device_side = source if on_device(source) else destination

@@ -50,7 +50,9 @@ def work_of(node: OpNode, target: Target) -> Work:
 def _on_device(node: OpNode, target: Target) -> Work:
     """A call's work if its tensors are on a device, wherever they are."""
     if on_host(node):
-        node = _moved(node)
+        node = _with(node, lambda t: replace(t, device="cuda:0") if t.device == "cpu" else t)
+    if node.facts.out_args:
+        node = _resized(node)
     function = RULES.get(node.op) or RULES.get(node.facts.packet)
     if function is not None:
         work = function(node, target)
@@ -63,24 +65,32 @@ def on_host(node: OpNode) -> bool:
     return all(tensor.device in ("cpu", "meta") for tensor in (*node.inputs, *node.outputs))
 
 
-def _moved(node: OpNode) -> OpNode:
-    """The call with its CPU tensors on a device."""
+def _resized(node: OpNode) -> OpNode:
+    """The call with each ``out=`` as it comes out: one of another shape is resized before it is written."""
+    results = {tensor.storage: tensor for tensor in node.outputs}
+    resized = {
+        tensor.id: results[tensor.storage]
+        for tensor, reads in zip(node.inputs, node.reads, strict=True)
+        if not reads and tensor.storage in results and results[tensor.storage].shape != tensor.shape
+    }
+    return _with(node, lambda tensor: resized.get(tensor.id, tensor)) if resized else node
 
-    def moved(value: Value) -> Value:
+
+def _with(node: OpNode, change: Callable[[TensorMeta], TensorMeta]) -> OpNode:
+    """The call on other tensors."""
+
+    def changed(value: Value) -> Value:
         if isinstance(value, TensorMeta):
-            return replace(value, device="cuda:0") if value.device == "cpu" else value
-        return tuple(map(moved, value)) if isinstance(value, tuple) else value
-
-    def each(tensors: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
-        return tuple(tensor for tensor in map(moved, tensors) if isinstance(tensor, TensorMeta))
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
 
     return replace(
         node,
-        args=tuple(map(moved, node.args)),
-        kwargs={name: moved(value) for name, value in node.kwargs.items()},
-        out=moved(node.out),
-        inputs=each(node.inputs),
-        outputs=each(node.outputs),
+        args=tuple(map(changed, node.args)),
+        kwargs={name: changed(value) for name, value in node.kwargs.items()},
+        out=changed(node.out),
+        inputs=tuple(map(change, node.inputs)),
+        outputs=tuple(map(change, node.outputs)),
     )
 
 
