@@ -6,6 +6,7 @@ imported when their command is asked for.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,9 @@ def run() -> None:
 
         print(answer())
         sys.exit(DONE)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files and modules may hold letters that the terminal's encoding has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

@@ -78,3 +78,7 @@ class Speaker:
             self._quiet = True
             # What is still buffered has to go somewhere when Python closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except ValueError:
+            if not sys.stdout.closed:
+                raise
+            self._quiet = True  # the program closed it

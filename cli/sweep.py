@@ -234,6 +234,7 @@ def run_trace(trace: Trace) -> tuple[list[Case], int, str]:
     from .recording import record
 
     torch.set_num_threads(1)
+    os.dup2(2, 1)  # what programs print has no place between the cases
     place = {"mode": "fake", "device": "cuda", "assume": trace.assume}
     try:
         graph, code = record(trace.target, dict(trace.options), place, trace.gpus[0][1], Speaker(quiet=True))

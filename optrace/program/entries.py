@@ -5,7 +5,7 @@ What is looked for, in this order (``RANKS`` says it to the user):
 1. ``file.py:name`` or ``package.module:name``: that callable, module or model;
 2. ``Model`` with ``get_inputs()`` and, where present, ``get_init_inputs()``;
 3. ``model`` with ``inputs``, ``example_inputs`` or ``get_inputs()``;
-4. ``main()``, ``run()`` or ``step()``, defined in the file and callable without arguments;
+4. ``main()``, ``run()`` or ``step()``, defined in the file (``async`` or not) and callable without arguments;
 5. otherwise the file is a script and runs with ``__name__ == "__main__"``.
 
 Whether a file has an entry of rank 2 to 4 is read off its syntax tree, not found out by importing it: a script
@@ -16,7 +16,9 @@ level, also inside ``if`` and ``try``, but not under ``if __name__ == "__main__"
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -170,7 +172,7 @@ def _named(
         steps=options.steps,
         warmup=options.warmup or 0,
         marks_steps=marks_steps,
-        _set_up=lambda _: entry,
+        _set_up=lambda _: _to_its_end(entry),
     )
 
 
@@ -239,6 +241,18 @@ def _callable_plainly(entry: Callable[..., object]) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _to_its_end(entry: Callable[[], object]) -> Callable[[], object]:
+    """The call that does the work: a coroutine is awaited, a generator taken to its last item."""
+
+    def run() -> object:
+        made = entry()
+        if inspect.iscoroutine(made):
+            return asyncio.run(made)
+        return deque(made, maxlen=0) if inspect.isgenerator(made) else made
+
+    return run
 
 
 def _names_of(module: ModuleType) -> str:

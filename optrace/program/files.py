@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ class Outline:
     def _read(self, body: Sequence[ast.stmt]) -> None:
         for node in body:
             match node:
-                case ast.FunctionDef():
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
                     self.bound[node.name] = "def"
                     if _needs_no_arguments(node.args):
                         self.plain_functions.add(node.name)
@@ -130,6 +131,12 @@ class SourceFile:
         """Raises ``SyntaxError`` as an import would."""
         path = path.resolve()
         try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ProgramError(
+                f"{str(path)!a}: no record can hold this name, it is no UTF-8: rename it"
+            ) from None
+        try:
             tree = ast.parse(path.read_bytes(), filename=str(path))
         except OSError as error:
             raise ProgramError(f"cannot read {path}: {error.strerror}") from None
@@ -155,11 +162,13 @@ class SourceFile:
 
 @contextmanager
 def imports_from(folder: Path, argv: list[str]) -> Iterator[None]:
-    """Import from ``folder`` as Python does for a script in it, and put the interpreter back afterwards.
+    """Import from ``folder`` as Python does for a script in it, and put the interpreter back afterwards: what it
+    imports from, the current folder, the standard streams.
 
     Modules found in the folder are forgotten, so that the next program's ``utils`` is its own.
     """
     path, old_argv, modules = list(sys.path), sys.argv, dict(sys.modules)
+    current, streams = os.getcwd(), (sys.stdin, sys.stdout, sys.stderr)
     sys.path.insert(0, str(folder))
     sys.argv = argv
     importlib.invalidate_caches()
@@ -168,6 +177,8 @@ def imports_from(folder: Path, argv: list[str]) -> Iterator[None]:
     finally:
         sys.path[:] = path
         sys.argv = old_argv
+        sys.stdin, sys.stdout, sys.stderr = streams
+        os.chdir(current)
         for name in [name for name in sys.modules if modules.get(name) is not sys.modules[name]]:
             if name in modules:
                 sys.modules[name] = modules[name]

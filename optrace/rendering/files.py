@@ -10,10 +10,13 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path``, or raise ``OSError`` and leave what was there as it was.
 
-    A link is followed: the file it names is replaced, not the link.
+    A link is followed: the file it names is replaced, not the link. A device or a pipe (``/dev/stdout``) is written to.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".optrace-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -27,9 +30,11 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def cannot_write(path: Path) -> str:
     """Why no file can be made at ``path``; empty where nothing speaks against it."""
-    folder = path.resolve().parent
     if path.is_dir():
         return "it is a folder"
+    if path.exists() and not path.is_file():
+        return "" if os.access(path, os.W_OK) else "no permission to write to it"
+    folder = path.resolve().parent
     if not folder.is_dir():
         return f"there is no folder {folder}"
     if not os.access(folder, os.W_OK | os.X_OK):

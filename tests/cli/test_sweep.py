@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -82,3 +84,12 @@ def test_a_plot_is_written(optrace: Command, write: Write) -> None:
     ran = optrace("sweep", "model.py", "--gpu", "h100,h200", "--batch", "2,8", "-q", "--out", "sweep.svg")
     assert (ran.code, ran.out) == (0, "")
     assert b"<svg" in (folder / "sweep.svg").read_bytes()
+
+
+def test_what_a_program_prints_is_not_among_the_results(write: Write) -> None:
+    write(MODEL.replace("import torch", "import os, torch; print('one'); os.system('echo two')"))
+    command = [sys.executable, "-m", "optrace.cli", "sweep", "model.py", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(json.loads(ran.stdout)["cases"]) == 1
+    assert "one\n" in ran.stderr
+    assert "two\n" in ran.stderr

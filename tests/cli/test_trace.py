@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,19 @@ def main():
 
 def graph(path: str = "graph.json") -> Any:
     return json.loads(Path(path).read_text())
+
+
+MODE = b"mode fake: torch sees no GPU, nothing is computed; priced for NVIDIA H200 (measured numbers)\n"
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, that sees no GPU."""
+    return subprocess.run(
+        [sys.executable, "-m", "optrace.cli", *words],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+    )
 
 
 def ops(path: str = "graph.json") -> list[str]:
@@ -207,3 +223,70 @@ def test_a_package_entry(optrace, folder: Path, write) -> None:
     (folder / "package" / "__init__.py").write_text("")
     (folder / "package" / "part.py").write_text(PROGRAM)
     assert "main() of package.part" in optrace("package.part:main", "--mode", "cpu").out
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "async def main():\n    import torch\n    torch.ones(4) * 2",
+        "def main():\n    import torch\n    yield torch.ones(4)\n    yield torch.ones(4) * 2",
+    ],
+)
+def test_a_coroutine_is_awaited_and_a_generator_taken_to_its_end(optrace, write, program: str) -> None:
+    write(program)
+    assert optrace("model.py", "-o", "graph.json").code == 0
+    assert ops()[-1] == "aten.mul.Tensor"
+
+
+def test_a_program_may_change_the_folder_and_the_streams(optrace, write) -> None:
+    write(
+        """
+        import io, os, sys, torch
+        os.mkdir("inside")
+        os.chdir("inside")
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        torch.ones(4) * 2
+        """
+    )
+    ran = optrace("model.py", "-o", "graph.json")
+    assert "wrote graph.json" in ran.out
+    assert ops() == ["aten.ones.default", "aten.mul.Tensor"]
+
+
+def test_a_program_may_close_the_standard_output(write) -> None:
+    write("import sys, torch\ntorch.ones(4) * 2\nsys.stdout.close()")
+    ran = command("model.py", "-o", "graph.json")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"model.py as a script\n" + MODE, b"")
+    assert ops() == ["aten.ones.default", "aten.mul.Tensor"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows allows no such names")
+def test_a_file_may_have_any_name(folder: Path) -> None:
+    name = '<img src=x onerror=alert(1)> " $x {y} \u2603\n.py'
+    (folder / name).write_text("import torch\ntorch.ones(4) * 2")
+    suffixes = ("json", "dot", "svg", "html", "txt", "trace.json", "explorer.json", "graphml", "csv")
+    ran = command(name, *(f"--out=graph.{suffix}" for suffix in suffixes), PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert b'<img src=x onerror=alert(1)> " $x {y} \\u2603\n.py as a script' in ran.stdout
+    for suffix in ("svg", "html", "graphml"):
+        assert b"<img src=x" not in Path(f"graph.{suffix}").read_bytes()
+    assert graph()["program"] == name
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these take no name that is not Unicode")
+def test_a_file_name_that_is_no_text_is_one_clear_error(optrace, folder: Path) -> None:
+    (folder / os.fsdecode(b"\xff.py")).write_text("import torch\ntorch.ones(4)")
+    ran = optrace(os.fsdecode(b"\xff.py"), "-o", "graph.json")
+    assert ran.code == 2
+    assert "\\udcff.py': no record can hold this name, it is no UTF-8: rename it" in ran.err
+    assert not Path("graph.json").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_written_to_and_not_replaced(optrace, write) -> None:
+    write(PROGRAM)
+    os.mkfifo("pipe.dot")
+    with subprocess.Popen(["cat", "pipe.dot"], stdout=subprocess.PIPE) as reader:
+        assert optrace("model.py", "-o", "pipe.dot").code == 0
+        assert reader.communicate()[0].startswith(b"digraph")
+    assert Path("pipe.dot").is_fifo()

@@ -102,7 +102,8 @@ CHOICES = [
     # rank 5
     ("def main(arguments): pass\nif __name__ == '__main__': main(1)", "", "model.py as a script"),
     (NET + "model(torch.ones(2))", "", "model.py as a script"),
-    ("from os import path as Model, sep as step\nasync def main(): pass", "", "model.py as a script"),
+    ("from os import path as Model, sep as step", "", "model.py as a script"),
+    ("async def main(): pass", "", "main() of model.py"),
     ("if __name__ == '__main__':\n  inputs = 1\n  def main(): pass", "", "model.py as a script"),
     ("", "", "model.py as a script"),
 ]
