@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from optrace.cost.profiles import GpuProfile, Pricing, pricing
 from optrace.graph import OpGraph
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 T = TypeVar("T")
+
+
+class TraceOptions(TypedDict, total=False):
+    """What ``trace`` takes, for those that hand it on (``from_fx``, ``backend``): same names, same defaults."""
+
+    gpu: str
+    host: str | None
+    mode: Mode
+    device: str
+    assume: Literal["error", "zero", "worst"]
+    dispatch_us: float | None
+    launch_us: float | None
+    bandwidth_tb: float | None
 
 
 class Trace:
@@ -44,26 +58,24 @@ class Trace:
         self._stack = ExitStack()
         self._session: Session | None = None
 
-    @classmethod
-    def finished(cls, priced_as: Pricing, session: Session) -> Trace:
-        """The trace of a session that has ended."""
-        trace = cls(priced_as, session.mode, session.device, "error")
-        trace._session = session
-        return trace
+    @contextmanager
+    def _session_of(self, program: str) -> Iterator[Session]:
+        """A session as asked for; afterwards the trace is what it recorded."""
+        with open_session(
+            self._mode,
+            gpu=self._pricing.gpu.key,
+            answers=answers_of(self._pricing.gpu),
+            device=self._device,
+            assume=self._assume,
+            keep_values=self._keep_values,
+        ) as session:
+            session.describe(program)
+            yield session
+        self._session = session
 
     def __enter__(self) -> Trace:
         with ExitStack() as stack:
-            session = stack.enter_context(
-                open_session(
-                    self._mode,
-                    gpu=self._pricing.gpu.key,
-                    answers=answers_of(self._pricing.gpu),
-                    device=self._device,
-                    assume=self._assume,
-                    keep_values=self._keep_values,
-                )
-            )
-            session.describe("optrace.trace")
+            session = stack.enter_context(self._session_of("optrace.trace"))
             stack.enter_context(session.recording())
             self._stack = stack.pop_all()
         self._session = session

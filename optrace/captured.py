@@ -7,47 +7,38 @@ its eager calls cost and why it ended where it did.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from optrace.api import Trace, answers_of
-from optrace.cost.profiles import Pricing, pricing
+from optrace.api import Trace, TraceOptions, trace
 from optrace.rendering.units import count, moved, predicted_us
 from optrace.report import Report
-from optrace.tracing import Mode, open_session
 from optrace.tracing.fx import FxError, run_captured
 from optrace.tracing.sources import shortened
 
 
-def from_fx(
-    module: fx.GraphModule | ExportedProgram,
-    *inputs: Any,
-    gpu: str = "h200",
-    host: str | None = None,
-    mode: Mode = "auto",
-    device: str = "cuda",
-    assume: Literal["error", "zero", "worst"] = "error",
-    dispatch_us: float | None = None,
-    launch_us: float | None = None,
-    bandwidth_tb: float | None = None,
-) -> Trace:
+def from_fx(module: fx.GraphModule | ExportedProgram, *inputs: Any, **options: Unpack[TraceOptions]) -> Trace:
     """Run a captured graph as eager code would run it, and return the finished trace.
 
     ``module`` comes from ``torch.export`` (the program itself will do), ``make_fx``, Dynamo, or a trace's
     ``to_fx()``. Without ``inputs`` its placeholders' ``meta["val"]`` say their shapes. Calls keep the lines
     (``stack_trace``) and modules (``nn_module_stack``) that the graph names. The graph and its inputs are left as they
-    are. A graph captured on the CPU is priced as moved to the GPU. The other arguments are those of ``optrace.trace``.
+    are. A graph captured on the CPU is priced as moved to the GPU. ``options`` are those of ``optrace.trace`` (``gpu``,
+    ``host``, ``mode``, ``device``, ``assume``, ``dispatch_us``, ``launch_us``, ``bandwidth_tb``).
 
-    Raises ``FxError`` (a ``ValueError``) for what is no graph or lacks inputs, and as ``optrace.trace`` does.
+    Raises ``FxError`` (a ``ValueError``) for what is no graph and for inputs that are not as many as it takes, and as
+    ``optrace.trace`` does.
     """
-    priced_as = pricing(gpu, host, dispatch_us=dispatch_us, launch_us=launch_us, bandwidth_tb_s=bandwidth_tb)
-    return _recorded(_graph_of(module), inputs, priced_as, mode, device, assume)
+    captured, recorded = _graph_of(module), trace(**options)
+    with recorded._session_of("fx graph") as session:
+        run_captured(session, captured, inputs)
+    return recorded
 
 
 def _graph_of(module: object) -> fx.GraphModule:
@@ -61,34 +52,20 @@ def _graph_of(module: object) -> fx.GraphModule:
     return module
 
 
-def _recorded(
-    module: fx.GraphModule,
-    inputs: Sequence[Any],
-    priced_as: Pricing,
-    mode: Mode,
-    device: str,
-    assume: Literal["error", "zero", "worst"],
-) -> Trace:
-    with open_session(
-        mode, gpu=priced_as.gpu.key, answers=answers_of(priced_as.gpu), device=device, assume=assume
-    ) as session:
-        session.describe("fx graph")
-        run_captured(session, module, inputs)
-    return Trace.finished(priced_as, session)
-
-
 Price = Callable[[fx.GraphModule], Trace]
 
 
 @dataclass(frozen=True)
 class Capture:
     """A graph that Dynamo captured. ``ended``: why it ends before its function does; empty where it does not.
-    ``place``: the user's line there. ``gradients``: they were on."""
+    ``place``: the user's line there. ``gradients``: they were on. ``code``: Dynamo's number of the code that was
+    compiled, the same where it was compiled again (for other shapes, or another module's values)."""
 
     module: fx.GraphModule
     ended: str
     place: str
     gradients: bool
+    code: int | None
     _price: Price = field(repr=False)
 
     @cached_property
@@ -121,12 +98,16 @@ class Backend:
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
             ended = str(reason.reason).strip().partition("\n")[0]
+            if ended.startswith("generic_jump"):
+                ended = f"a branch depends on a tensor's value ({ended})"
             if reason.user_stack:
                 line = reason.user_stack[-1]
                 place = f"{shortened(line.filename)}:{line.lineno}"
         # A copy: compilers rewrite the graph that they are given.
         mine = fx.GraphModule(module, copy.deepcopy(module.graph))
-        self.captures.append(Capture(mine, ended, place, torch.is_grad_enabled(), self._price))
+        compiling = torch._guards.CompileContext.current_compile_id()
+        code = None if compiling is None else compiling.frame_id
+        self.captures.append(Capture(mine, ended, place, torch.is_grad_enabled(), code, self._price))
         compiled: Callable[..., Any] = self._compile(module, list(example_inputs))
         return compiled
 
@@ -154,12 +135,23 @@ class Backend:
             )
             for row in rows
         ]
-        broke = [
-            f"graph {number} breaks at {capture.place or 'an unknown line'}: {capture.ended}"
-            for number, capture in enumerate(self.captures)
-            if capture.ended
-        ]
-        return "\n".join([*lines, *(broke or ["no graph breaks"])])
+        return "\n".join([*lines, *self._remarks()])
+
+    def _remarks(self) -> Iterator[str]:
+        """Where and why graphs broke, and which are of code that was compiled before."""
+        if not self.captures:
+            yield "no graph was captured yet: call the compiled function first"
+            return
+        first: dict[int, int] = {}
+        for number, capture in enumerate(self.captures):
+            before = number if capture.code is None else first.setdefault(capture.code, number)
+            if before != number:
+                yield f"graph {number} is the code of graph {before} compiled again; the sum has both"
+        for number, capture in enumerate(self.captures):
+            if capture.ended:
+                yield f"graph {number} breaks at {capture.place or 'an unknown line'}: {capture.ended}"
+        if not self.breaks:
+            yield "no graph breaks"
 
     def __str__(self) -> str:
         return self.beside()
@@ -186,16 +178,7 @@ def _figures(reports: Sequence[Report]) -> tuple[str, ...]:
 
 
 def backend(
-    compiler: Literal["eager", "inductor"] | str = "inductor",
-    *,
-    gpu: str = "h200",
-    host: str | None = None,
-    mode: Mode = "auto",
-    device: str = "cuda",
-    assume: Literal["error", "zero", "worst"] = "error",
-    dispatch_us: float | None = None,
-    launch_us: float | None = None,
-    bandwidth_tb: float | None = None,
+    compiler: Literal["eager", "inductor"] | str = "inductor", **options: Unpack[TraceOptions]
 ) -> Backend:
     """A backend for ``torch.compile``: compiles with ``compiler``, and prices each graph that it is handed.
 
@@ -203,12 +186,12 @@ def backend(
         torch.compile(model, backend=backend)(x)
         print(backend)
 
-    ``compiler`` is any backend that ``torch.compile`` knows by name. The other arguments are those of
-    ``optrace.trace``, for the runs that price the graphs. Raises as ``from_fx`` does, and torch's error for an unknown
-    compiler.
+    ``compiler`` is any backend that ``torch.compile`` knows by name. ``options`` are those of ``optrace.trace``, as
+    ``from_fx`` takes them, for the runs that price the graphs. Raises as ``from_fx`` does, and torch's error for an
+    unknown compiler.
     """
-    priced_as = pricing(gpu, host, dispatch_us=dispatch_us, launch_us=launch_us, bandwidth_tb_s=bandwidth_tb)
-    return Backend(compiler, lambda module: _recorded(module, (), priced_as, mode, device, assume))
+    trace(**options)  # what it raises is raised now, not at the first graph
+    return Backend(compiler, lambda module: from_fx(module, **options))
 
 
 __all__ = ["Backend", "Capture", "FxError", "backend", "from_fx"]

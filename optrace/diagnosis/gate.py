@@ -14,7 +14,7 @@ from optrace.diagnosis.compare import folded
 from optrace.diagnosis.figures import SUMS, Figures, figures_of, figures_of_calls
 from optrace.diagnosis.findings import Finding
 from optrace.diagnosis.run import Run
-from optrace.graph import Frame
+from optrace.graph import Frame, OpGraph
 
 _FORMAT = "optrace.baseline"
 #: Culprits that are told for a limit.
@@ -154,6 +154,13 @@ def _outcome(measures: _Measures, limit: Limit, stored: Stored | None) -> Outcom
     if value > allowed:
         culprits = tuple(measures.culprits(limit, where, stored if baseline is not None else None))
     return Outcome(limit, value, allowed, baseline, where, unknown, culprits)
+
+
+def without_match(graph: OpGraph, limits: Sequence[Limit]) -> tuple[str, ...]:
+    """Patterns of modules that fit none of a run: their limits hold nothing."""
+    paths = {path for row in graph.module_calls.rows for path in _with_parents(row.path)}
+    patterns = dict.fromkeys(limit.module for limit in limits if limit.module)
+    return tuple(pattern for pattern in patterns if not any(fits(path, pattern) for path in paths))
 
 
 class _Measures:

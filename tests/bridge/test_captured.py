@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import optrace
+from optrace.api import TraceOptions
 from optrace.tracing import open_session
 from optrace.tracing.fx import FxError, run_captured
 
@@ -123,6 +125,34 @@ def test_what_is_no_graph_and_what_lacks_inputs() -> None:
         optrace.from_fx(torch.fx.symbolic_trace(nn.Linear(2, 2)))
 
 
+@pytest.mark.parametrize(
+    ("capture", "takes"),
+    [
+        (lambda model, x: torch.fx.symbolic_trace(model), "1 input"),
+        (lambda model, x: make_fx(model)(x), "1 input"),
+        (lambda model, x: torch.export.export(model, (x,)), "1 input"),
+        (lambda model, x: make_fx(lambda a, b: a + b)(x, x), "2 inputs"),
+    ],
+)
+def test_as_many_inputs_as_the_graph_takes(capture: Any, takes: str) -> None:
+    x = torch.randn(8, 64)
+    graph = capture(Block(), x)
+    with pytest.raises(FxError, match=rf"the graph takes {takes} \(.*\), and 3 were given"):
+        optrace.from_fx(graph, x, x, x)
+
+
+def test_options_are_those_of_trace_and_no_other() -> None:
+    graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gpus'"):
+        optrace.from_fx(graph, torch.ones(1, 2), gpus="h100")  # type: ignore[call-arg]  # what is tested
+    with pytest.raises(ValueError, match="no GPU profile fits 'x999'"):
+        optrace.backend("eager", gpu="x999")
+    assert set(TraceOptions.__annotations__) == set(inspect.signature(optrace.trace).parameters) - {
+        "keep_values"
+    }
+    assert optrace.from_fx(graph, torch.ones(1, 2), launch_us=99).report().pricing.host.launch_us == 99
+
+
 def test_a_symbolic_trace_calls_modules() -> None:
     trace = optrace.from_fx(torch.fx.symbolic_trace(Block()), torch.randn(8, 64))
     assert ops(trace) == CALLS
@@ -174,6 +204,26 @@ def test_each_captured_graph_is_priced_and_breaks_are_said_beside_the_eager_trac
     (line,) = [line for line in table.splitlines() if "breaks at" in line]
     assert line.startswith("graph 0 breaks at")
     assert "test_captured.py:" in line
+
+
+def test_nothing_captured_and_code_that_is_compiled_again() -> None:
+    backend = optrace.backend("eager")
+    assert "no graph was captured yet" in str(backend)
+    compiled = torch.compile(lambda x: x.sin(), backend=backend)
+    compiled(torch.ones(3))
+    compiled(torch.ones(3, 2))
+    assert len(backend.captures) == 2
+    assert "graph 1 is the code of graph 0 compiled again; the sum has both" in str(backend)
+    assert "no graph breaks" in str(backend)
+
+
+def test_a_branch_on_a_value_is_said_in_plain_words() -> None:
+    def branch(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    backend = optrace.backend("eager")
+    torch.compile(branch, backend=backend)(torch.ones(3))
+    assert "a branch depends on a tensor's value" in str(backend)
 
 
 def test_a_dynamic_graph_is_priced_at_the_size_that_it_was_captured_with() -> None:

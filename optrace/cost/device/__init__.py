@@ -6,7 +6,7 @@ tiles' rounds over the SMs. The listers hold shapes and no hardware number; the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,22 +78,27 @@ class DeviceModel:
         launches are not known."""
         if work.launches is None:
             return None
-        gpu = self._rates.gpu
-        launched = launches_of(node, work, self._target)
-        hbm_bytes = traffic.read + traffic.written
-        touched = sum(launch.nbytes * launch.count for launch in launched)
-        crossing = hbm_bytes / touched if touched else 0.0
         total = bound_by_memory = 0.0
-        for launch in launched:
-            us, moving = self._rates.launch_us(launch, launch.nbytes * crossing)
+        for launch, us, moving in self.launch_times(node, work, traffic):
             total += us
             if not isinstance(launch, Product) or 2 * moving > us:
                 bound_by_memory += us
         return DeviceTime(
             us=total,
             roof="memory" if 2 * bound_by_memory >= total else "compute",
-            roofline_us=_roofline_us(work, hbm_bytes, gpu),
+            roofline_us=_roofline_us(work, traffic.read + traffic.written, self._rates.gpu),
         )
+
+    def launch_times(
+        self, node: OpNode, work: Work, traffic: Traffic
+    ) -> Iterator[tuple[Launch, float, float]]:
+        """A call's launches in order, each with its microseconds (of all ``count`` of it) and what moving bytes takes
+        of them."""
+        launched = launches_of(node, work, self._target)
+        touched = sum(launch.nbytes * launch.count for launch in launched)
+        crossing = (traffic.read + traffic.written) / touched if touched else 0.0
+        for launch in launched:
+            yield launch, *self._rates.launch_us(launch, launch.nbytes * crossing)
 
 
 #: What a kernel of a kind of work is timed as where no call tells more.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optrace.cost.device import launches_of
-from optrace.cost.profiles import Target
+from optrace.cost.device import DeviceModel
 from optrace.cost.work import Operand, Work
 from optrace.graph import OpNode, TensorMeta
 from optrace.graph.measured import LaunchKind, MeasuredRun
@@ -42,26 +41,40 @@ class Clock:
     wall_us: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A launch of a call, and what it takes of the call's device time."""
+
+    kind: LaunchKind
+    name: str
+    us: float
+    nbytes: int | None
+
+
 def predicted(report: Report) -> Clock:
-    """As the queue replays the run. A call's Python belongs to the time before it."""
-    target = report.pricing.target(report.graph.info)
-    names: dict[int, list[tuple[LaunchKind, str]]] = {}
-    copied: dict[int, list[int]] = {}
+    """As the queue replays the run, with each launch as long as the device model says: the queue spreads a call's time
+    evenly over its launches, and so a run may end here by a launch's length later. A call's Python belongs to the
+    time before it."""
+    model = DeviceModel(report.pricing.gpu, report.pricing.target(report.graph.info))
+    parts: dict[int, list[_Part]] = {}
     bars: list[Bar] = []
+    free_us: dict[int, float] = {}
     for launch in launches(report.priced):
         call = launch.task
-        if call not in names:
-            names[call] = _names(report, call, report.graph[call], target)[::-1]
-            copied[call] = _copied(report.costs[call].work)[::-1]
-        kind, name = names[call].pop()
-        nbytes = copied[call].pop() if kind == "memcpy" and copied[call] else None
-        stream = report.graph.stream(call)
-        bars.append(Bar(call, kind, name, stream, launch.start_us, launch.end_us, launch.issued_us, nbytes))
+        if call not in parts:
+            parts[call] = _parts(report, call, model)[::-1]
+        part, stream = parts[call].pop(), report.graph.stream(call)
+        start_us = max(launch.issued_us, free_us.get(stream, 0.0))
+        free_us[stream] = start_us + part.us
+        bars.append(
+            Bar(call, part.kind, part.name, stream, start_us, free_us[stream], launch.issued_us, part.nbytes)
+        )
     host = [
         (span.host_start_us + cost.host.python_us, span.host_end_us)
         for span, cost in zip(report.timeline.spans, report.costs, strict=True)
     ]
-    return Clock(host, bars, report.pricing.host.launch_us, report.timeline.wall_us)
+    wall_us = max([report.timeline.wall_us, *free_us.values()])
+    return Clock(host, bars, report.pricing.host.launch_us, wall_us)
 
 
 def measured(run: MeasuredRun) -> Clock:
@@ -73,14 +86,30 @@ def measured(run: MeasuredRun) -> Clock:
     return Clock(run.host_us, bars, 0.0, run.wall_us)
 
 
-def _names(report: Report, call: int, node: OpNode, target: Target) -> list[tuple[LaunchKind, str]]:
-    """What each launch of a call is, in order: by the device model's list, where it accounts for all of them."""
-    work = report.costs[call].work
-    listed = [launch.kind for launch in launches_of(node, work, target) for _ in range(launch.count)]
-    if len(listed) != work.launches or listed.count("memcpy") != work.memcpys:
+def _parts(report: Report, call: int, model: DeviceModel) -> list[_Part]:
+    """A call's launches in order: by the device model's list, where it accounts for all of them; else alike."""
+    node, cost = report.graph[call], report.costs[call]
+    work, device_us = cost.work, cost.device_us or 0.0
+    listed = [
+        (launch.kind, us / launch.count)
+        for launch, us, _ in model.launch_times(node, work, cost.traffic)
+        for _ in range(launch.count)
+    ]
+    kinds = [kind for kind, _ in listed]
+    if len(listed) != work.launches or kinds.count("memcpy") != work.memcpys:
         copies = ["memset"] * work.memsets + ["memcpy"] * work.memcpys
-        listed = [work.kind] * (work.kernels or 0) + copies
-    return [(_ENGINES.get(kind, "kernel"), _shown(node, kind)) for kind in listed]
+        listed = [(kind, 1.0) for kind in [work.kind] * (work.kernels or 0) + copies]
+    whole = sum(us for _, us in listed) or 1.0
+    copied = iter(_copied(work))
+    return [
+        _Part(
+            _ENGINES.get(kind, "kernel"),
+            _shown(node, kind),
+            device_us * us / whole,
+            next(copied, None) if kind == "memcpy" else None,
+        )
+        for kind, us in listed
+    ]
 
 
 def _copied(work: Work) -> list[int]:

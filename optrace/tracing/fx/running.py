@@ -35,11 +35,14 @@ def run_captured(session: Session, module: fx.GraphModule, inputs: Sequence[Any]
         given = list(inputs) if inputs else _placeholder_values(module)
         moved = session.device != "cpu" and _on_the_cpu(module, given)
         place = _Place(session, moved, fake, followed=not _below_autograd(module))
+        if inputs:
+            given = list(module.graph.process_inputs(*given))
+            _check_count(module, len(given))
         args = pytree.tree_map(place, given)
         runner = _Runner(module, session.graph, place, moved, fake)
         stack.enter_context(torch.device(session.device) if moved else nullcontext())
         with session.recording():
-            runner.run(*args, enable_io_processing=bool(inputs))
+            runner.run(*args, enable_io_processing=False)
         runner.say_origins()
 
 
@@ -191,6 +194,16 @@ def _placeholder_values(module: fx.GraphModule) -> list[Any]:
             raise FxError(f"placeholder {node.name} has no meta['val']: give from_fx the graph's inputs")
         values.append(node.args[0] if value is None else value)
     return values
+
+
+def _check_count(module: fx.GraphModule, given: int) -> None:
+    """``fx.Interpreter`` lets too many inputs pass."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    needed = sum(not node.args for node in placeholders)
+    if not needed <= given <= len(placeholders):
+        names = ", ".join(node.name for node in placeholders) or "none"
+        inputs = "1 input" if len(placeholders) == 1 else f"{len(placeholders)} inputs"
+        raise FxError(f"the graph takes {inputs} ({names}), and {given} were given")
 
 
 def _on_the_cpu(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:

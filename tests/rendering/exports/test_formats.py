@@ -143,6 +143,37 @@ def test_a_copy_among_kernels_says_its_bytes_where_the_rule_says_who_moves_what(
     assert moved == [4 * 8 * 64]  # clone: one run of bytes to another
 
 
+def test_each_launch_is_as_long_as_the_device_model_says() -> None:
+    """A product's fill of its workspace is not half of the product."""
+    report = traced(lambda x: (x.repeat(128, 8) @ x.repeat(128, 8).t()).bfloat16().softmax(-1))
+    bars = [e for e in events(render_bytes(report, "trace.json")) if e["ph"] == "X" and e["pid"] == 0]
+    of_call: dict[int, float] = {}
+    for bar in bars:
+        call = bar["args"]["External id"] - 1
+        of_call[call] = of_call.get(call, 0) + bar["dur"]
+    for call, cost in enumerate(report.costs):
+        assert of_call.get(call, 0) == pytest.approx(cost.device_us, abs=0.002)
+    ends: float = 0
+    for bar in bars:
+        assert bar["ts"] >= ends - 0.002
+        ends = bar["ts"] + bar["dur"]
+
+
+def test_a_fill_before_a_product_is_not_half_of_it() -> None:
+    def product(x: torch.Tensor) -> object:
+        a, w, bias = (
+            x.new_ones(shape, dtype=torch.bfloat16) for shape in ((16384, 1024), (3072, 1024), (3072,))
+        )
+        return torch.addmm(bias, a, w.t())
+
+    report = traced(product)
+    found = events(render_bytes(report, "trace.json"))
+    fill, kernel = (e for e in found if e["ph"] == "X" and e["pid"] == 0 and "addmm" in e["name"])
+    assert (fill["cat"], kernel["cat"]) == ("gpu_memset", "kernel")
+    assert fill["dur"] < 5 < 100 < kernel["dur"]
+    assert kernel["ts"] >= fill["ts"] + fill["dur"] - 0.002
+
+
 def test_arguments_are_written_as_record_shapes_writes_them() -> None:
     """Names of types as C++ has them; beside each tensor the numbers, in the schema's order."""
     report = traced(
