@@ -2,11 +2,12 @@
 
 A long script makes a million calls. An object a call would cost kilobytes, so a call is a row of small
 integers into tables of what is distinct: overloads, argument templates, layouts, module calls, source
-lines. ``graph[i]`` makes the ``OpNode`` of a row when somebody looks at it.
+lines. ``graph[i]`` makes the ``OpNode`` of a row when somebody looks at it. Past a million calls the rows lie in files.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator, Sequence
@@ -14,12 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
+from tempfile import gettempdir
 from typing import Generic, Literal, TypeVar
 
 import networkx as nx
 import numpy as np
 
 from optrace.graph.columns import Columns, Ints
+from optrace.graph.module_calls import ModuleCalls
 from optrace.graph.nouns import (
     PHASES,
     Mark,
@@ -33,6 +36,7 @@ from optrace.graph.nouns import (
     TraceInfo,
     Value,
 )
+from optrace.graph.spill import spilled, values
 
 T = TypeVar("T", bound=Hashable)
 
@@ -42,6 +46,9 @@ _PHASE_NUMBERS: dict[Phase, int] = {phase: number for number, phase in enumerate
 
 WRITES = 1
 READS = 2
+
+#: Calls after which the rows recorded since the last time go into files: some 60 MB of them.
+SPILLED_CALLS = 1_000_000
 
 _NBYTES, _DEVICE = attrgetter("nbytes"), attrgetter("device")
 
@@ -127,7 +134,7 @@ class OpGraph:
         self.templates: list[CallTemplate] = []
         self.layouts: Table[Layout] = Table()
         self.sources: Table[Source] = Table()
-        self.module_calls: Table[ModuleCall] = Table()
+        self.module_calls = ModuleCalls()
         self.storages: list[Storage] = []
         self.tensor_names: dict[int, str] = {}
         self.marks: list[Mark] = []
@@ -155,6 +162,7 @@ class OpGraph:
         # A row a freed storage, in time order: the call after which it was gone.
         self._freed_storage = array("I")
         self._freed_after = array("i")
+        self._room = SPILLED_CALLS
 
     # -- recording ---------------------------------------------------------------------------------
 
@@ -212,6 +220,8 @@ class OpGraph:
     ) -> int:
         """Append a call; ``flags`` holds ``READS | WRITES`` an operand; a negative ``python_us`` was not timed.
         Returns its number."""
+        if len(self._op) >= self._room:
+            self.spill()
         self._op.append(op)
         self._template.append(template)
         self._source.append(source)
@@ -237,6 +247,20 @@ class OpGraph:
         self._freed_storage.append(storage)
         self._freed_after.append(after)
         self.__dict__.pop("_frees", None)
+
+    def spill(self) -> None:
+        """Move the rows of all that was recorded into files; done by itself each ``SPILLED_CALLS`` calls. Where there is
+        no room for them they stay in memory, and ``info.notes`` says so."""
+        columns = {name: column for name, column in vars(self).items() if isinstance(column, array)}
+        try:
+            files = spilled(columns)
+        except OSError as error:
+            self._room = sys.maxsize
+            note = f"the record is kept in memory: no room in {gettempdir()} ({error.strerror or error})"
+            self.info = replace(self.info, notes=(*self.info.notes, note))
+            return
+        # At once: an interrupt finds either the old columns or the new ones.
+        vars(self).update(files, _room=len(self) + SPILLED_CALLS)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -279,7 +303,7 @@ class OpGraph:
 
     def columns(self) -> Columns:
         """Copies of the columns as they are now."""
-        python_us = np.array(self._python_us, dtype=np.float64)
+        python_us = values(self._python_us).astype(np.float64)
         python_us[python_us < 0] = np.nan
         freed_after = _ints(self._freed_after)
         in_time = np.argsort(freed_after, kind="stable")
@@ -288,7 +312,7 @@ class OpGraph:
             template=_ints(self._template),
             phase=_ints(self._phase),
             stream=_ints(self._stream),
-            autograd=np.array(self._autograd, dtype=np.bool_),
+            autograd=values(self._autograd).astype(np.bool_),
             python_us=python_us,
             operand_start=np.concatenate(([0], _ints(self._operand_end))),
             operands=_ints(self._operands),
@@ -446,7 +470,7 @@ class OpGraph:
 
 
 def _ints(column: array[int]) -> Ints:
-    return np.array(column, dtype=np.int64)
+    return values(column).astype(np.int64)
 
 
 def _fill(template: object, supply: Iterator[TensorMeta]) -> Value:
