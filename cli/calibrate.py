@@ -126,6 +126,9 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
     )
     for name, meaning in _HOST.items():
         table.add_row(meaning, _number(getattr(host, name)), _number(getattr(shipped, name)))
+    for name, meaning in _BETWEEN.items():
+        row = (getattr(profile.between, name, None) for profile in (host, shipped))
+        table.add_row(meaning, *map(_number, row))
     for kind, us in sorted(host.class_us.items()):
         table.add_row(
             f"dispatch, {kind.replace('_', ' ')}, us", _number(us), _number(shipped.dispatch_of(kind))
@@ -135,8 +138,8 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
 
 _HOST = {
     "python_us": "Python before a call, us",
-    "autograd_us": "autograd, us",
     "backward_us": "before a call of a backward pass, us",
+    "autograd_us": "autograd, us",
     "dispatch_us": "dispatch, elementwise, us",
     "view_us": "dispatch, view, us",
     "launch_us": "launch, us",
@@ -145,6 +148,16 @@ _HOST = {
     "sync_us": "a wait, us",
     "queue_depth": "launches that may be pending",
     "python_loop_us": "a turn of the reference loop, us",
+}
+
+
+_BETWEEN = {
+    "call_us": "  a call of the module that ran before, us",
+    "module_us": "  each module entered, us",
+    "attention_us": "  fused attention, which chooses its kernel, us",
+    "step_us": "  the first call of a step, us",
+    "optimizer_us": "  a call of an optimizer, us",
+    "optimizer_step_us": "  the first call of an optimizer, us",
 }
 
 

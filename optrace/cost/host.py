@@ -11,7 +11,7 @@ from optrace.cost.host_profile import HostClass, HostProfile
 from optrace.cost.work import KernelKind, Work
 from optrace.cost.works import Works
 from optrace.graph import Columns, OpGraph
-from optrace.graph.columns import Floats
+from optrace.graph.columns import Floats, Ints
 from optrace.graph.nouns import PHASES
 
 
@@ -81,6 +81,7 @@ _CLASSES: Mapping[HostClass, tuple[str, ...]] = {
         "_flash_attention_backward",
         "_efficient_attention_backward",
     ),
+    "copy": ("_to_copy",),
     "wait": ("_local_scalar_dense",),
 }
 _CLASS_OF = {f"aten.{op}": kind for kind, ops in _CLASSES.items() for op in ops}
@@ -150,8 +151,9 @@ def host_columns(
         untimed = np.where(backward, host.backward_us, of_autograd)
     else:
         untimed = of_autograd
+    estimated = estimated_python_us(graph, columns, works, host)
     autograd = np.where(timed, np.where(backward, between, np.minimum(between, of_autograd)), untimed)
-    python = np.where(timed, between - autograd, np.where(backward, 0.0, host.python_us))
+    python = np.where(timed, between - autograd, np.where(backward, 0.0, estimated))
     dispatch, launch = (
         np.array(
             [
@@ -164,6 +166,70 @@ def host_columns(
         .T
     )
     return HostColumns(python, autograd, dispatch[works.of], launch[works.of])
+
+
+def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: HostProfile) -> Floats:
+    """Python before each call of a forward pass or an optimizer, where nobody timed it."""
+    between = host.between
+    if between is None or not _places_known(graph):
+        return np.full(columns.calls, host.python_us)
+    optimizer = columns.phase == PHASES.index("optimizer")
+    chooses = np.array(
+        [
+            host_class(graph.facts(call).packet, work) == "attention"
+            for call, work in zip(works.first.tolist(), works.distinct, strict=True)
+        ],
+        dtype=np.bool_,
+    )[works.of]
+    found = np.where(
+        optimizer,
+        between.optimizer_us,
+        between.call_us
+        + between.module_us * modules_entered(graph, columns)
+        + np.where(chooses, between.attention_us, 0.0),
+    )
+    first = np.zeros(columns.calls, dtype=np.bool_)
+    first[:: max(1, columns.calls // max(1, graph.info.steps))] = True
+    found[first] = between.step_us
+    found[optimizer & ~np.concatenate(([False], optimizer[:-1]))] = between.optimizer_step_us
+    return found
+
+
+def _places_known(graph: OpGraph) -> bool:
+    """Whether calls say where they come from: those of a record do not."""
+    return len(graph.module_calls) > 0 or any(source.frames for source in graph.sources.rows)
+
+
+def modules_entered(graph: OpGraph, columns: Columns) -> Ints:
+    """For each call, the parts of its module's path that were not entered when the call before it ran; the same module
+    called again is one."""
+    names: dict[str, int] = {}
+    path_of = [names.setdefault(module.path, len(names)) for module in graph.module_calls.rows]
+    module = columns.module
+    before = np.concatenate(([-1], module[:-1]))
+    entered = np.zeros(columns.calls, dtype=np.int64)
+    moved = np.flatnonzero((module != before) & (module >= 0))
+    # Path 0 is that of a call in no module.
+    path = np.array([-1, *path_of], dtype=np.int64) + 1
+    pairs, of = np.unique(path[before[moved] + 1] * len(path) + path[module[moved] + 1], return_inverse=True)
+    paths = ["", *names]
+    parts = [_entered(paths[pair // len(path)], paths[pair % len(path)]) for pair in pairs.tolist()]
+    entered[moved] = np.array(parts, dtype=np.int64)[of]
+    return entered
+
+
+def _entered(before: str, now: str) -> int:
+    if before == now:
+        return 1
+    parts = now.split(".")
+    if not before:
+        return len(parts)
+    shared = 0
+    for old, new in zip(before.split("."), parts, strict=False):
+        if old != new:
+            break
+        shared += 1
+    return len(parts) - shared
 
 
 def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> tuple[float, float]:

@@ -35,13 +35,35 @@ _PYTHON_TIMES = frozenset({"python_us", "backward_us", "python_loop_us"})
 _BELOW_PYTHON = 0.7
 
 
+class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What passes on the host before a call whose Python was not timed, by what a trace knows of the place. Microseconds.
+
+    ``call_us`` before a call of the forward pass, ``module_us`` besides for each module entered since the call before
+    (a part of its path each), ``attention_us`` besides where fused attention chooses its kernel; ``optimizer_us`` before
+    a call of an optimizer. ``step_us`` is what stands before the first call of a step instead, ``optimizer_step_us`` before
+    the first of its optimizer.
+    """
+
+    call_us: float
+    module_us: float
+    attention_us: float
+    step_us: float
+    optimizer_us: float
+    optimizer_step_us: float
+
+    def scaled(self, by: float) -> Between:
+        """All of it ``by`` times as long."""
+        return Between(**{name: getattr(self, name) * by for name in self.__struct_fields__})
+
+
 class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine. A call's host time is the sum of four layers.
 
     Python: what the trace timed before the call, scaled by ``python_loop_us`` (a turn of the reference loop of
-    ``optrace.tracing.clock``) of both machines; ``python_us`` where it timed nothing. Autograd: ``autograd_us`` of
-    it; ``backward_us`` before each call of a backward pass whose time was not taken (its nodes, the engine). Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us``
-    where nothing is computed; ``list_item_us`` for each tensor of a list. Launch: ``launch_us`` each; a launch
+    ``optrace.tracing.clock``) of both machines; where it timed nothing ``between``, or ``python_us`` if the profile has
+    none or the trace does not say which modules ran. Autograd: ``autograd_us`` of
+    it; ``backward_us`` before each call of a backward pass whose time was not taken (its nodes, the engine). Dispatch:
+    ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where nothing is computed; ``list_item_us`` for each tensor of a list. Launch: ``launch_us`` each; a launch
     after the first of a call that is made of several ops costs ``composed_us`` besides. ``sync_us`` is what a wait
     costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to wait. A compiled step costs
     ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_backward_us`` where it goes backward (autograd's
@@ -60,6 +82,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     queue_depth: int
     source: str
     class_us: dict[HostClass, float] = {}
+    between: Between | None = None
     list_item_us: float = 0.0
     composed_us: float = 0.0
     backward_us: float | None = None
@@ -82,7 +105,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if name.endswith("_us") and isinstance(us := getattr(self, name), float)
         }
         return msgspec.structs.replace(
-            self, **times, class_us={kind: us * below for kind, us in self.class_us.items()}
+            self,
+            **times,
+            class_us={kind: us * below for kind, us in self.class_us.items()},
+            between=None if self.between is None else self.between.scaled(slower),
         )
 
     def dispatch_of(self, kind: HostClass) -> float:

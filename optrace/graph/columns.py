@@ -17,7 +17,7 @@ class Columns:
     """Copies of a graph's columns; a call's operands are rows ``operand_start[call]`` to ``operand_start[call + 1]`` of
     ``operands``, which are tensors, and so with its outputs.
 
-    ``phase`` numbers ``PHASES``; ``python_us`` is NaN where it was not timed; ``tensor_storage`` is -1 where a tensor
+    ``phase`` numbers ``PHASES``; ``module`` is a row of the graph's module calls, or -1; ``python_us`` is NaN where it was not timed; ``tensor_storage`` is -1 where a tensor
     has none; ``storage_on_device`` is false for memory of the host; ``freed_storage`` is gone after call
     ``freed_after`` (-1: before the first), in time order.
     """
@@ -25,6 +25,7 @@ class Columns:
     op: Ints
     template: Ints
     phase: Ints
+    module: Ints
     stream: Ints
     autograd: Bools
     python_us: Floats

@@ -311,6 +311,7 @@ class OpGraph:
             op=_ints(self._op),
             template=_ints(self._template),
             phase=_ints(self._phase),
+            module=_ints(self._module),
             stream=_ints(self._stream),
             autograd=values(self._autograd).astype(np.bool_),
             python_us=python_us,

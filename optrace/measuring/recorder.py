@@ -21,7 +21,7 @@ from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
-from optrace.measuring.steady import Timing, loop_turn_us, timed, undisturbed
+from optrace.measuring.steady import Timing, loop_turn_us, undisturbed
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
 from optrace.tracing.gaps import Gaps, keep_times
@@ -31,6 +31,9 @@ Step = Callable[[], object]
 #: A step has settled when the quickest of this many is within ``_SETTLED`` of the quickest of as many before them.
 _WINDOW = 4
 _SETTLED = 0.05
+
+#: The Python between calls is timed in this many runs at least, however long they take.
+_LEAST_GAPS = 3
 
 #: More disturbed timings than this share are worth a word, and so is a wider spread of those that are left.
 _DISTURBED = 1 / 3
@@ -147,8 +150,7 @@ def measure(
         graph = _recorded(session, steps)
         if not len(graph):
             raise MeasureError(f"{name} dispatched no op, so there is nothing to measure")
-        if gaps:
-            keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
+        keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
         rows = _calls(graph)  # before a further step frees what this one left
     with stage("profiling the launches"):
         runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
@@ -317,22 +319,22 @@ def _by_events(session: Session, steps: Steps, flushed: bool, seconds: float) ->
 
 
 def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> tuple[list[Gaps], float]:
-    """The time between calls in runs made at the host's best speed, and a turn of the reference loop meanwhile; nothing
-    of a program that marks its own steps, which does not run a step alone."""
-    if not isinstance(steps, Repeated):
-        return [], 0.0
+    """The time between calls in steps run at the host's best speed, and a turn of the reference loop meanwhile."""
     runs: list[Gaps] = []
-
-    def run() -> tuple[float, ...]:
-        torch.cuda.synchronize()
-        runs.append(session.time_gaps(steps.step))
-        torch.cuda.synchronize()
-        return (len(runs) - 1,)
-
     timings: list[Timing] = []
-    end = perf_counter() + seconds
-    while len(timings) < repeats and (perf_counter() < end or len(timings) < 3):
-        timings.append(timed(run))
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        before = loop_turn_us()
+        torch.cuda.synchronize()
+        with session.timing_gaps(runs.append):
+            yield
+        torch.cuda.synchronize()
+        timings.append(Timing((len(runs) - 1,), max(before, loop_turn_us())))
+
+    steps.run(around, repeats, seconds)
+    if len(timings) < _LEAST_GAPS:
+        steps.run(around, _LEAST_GAPS - len(timings))
     steady = undisturbed(timings)
     return [runs[int(timing.us[0])] for timing in steady], statistics.median(t.loop_us for t in steady)
 

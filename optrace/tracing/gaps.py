@@ -8,7 +8,8 @@ out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
@@ -45,15 +46,17 @@ class _GapWatcher:
         return result
 
 
-def time_gaps(watching: Watching, step: Callable[[], object], overhead_us: float) -> Gaps:
-    """Run ``step`` watched; ``overhead_us`` is what being watched adds to the time between two calls."""
+@contextmanager
+def timed_gaps(watching: Watching, found: Callable[[Gaps], object], overhead_us: float) -> Iterator[None]:
+    """Watch the step that runs inside and tell ``found`` what passed between its calls; ``overhead_us`` is what being
+    watched adds to the time between two calls."""
     watcher = _GapWatcher()
     with watching(watcher):
-        step()
+        yield
         watcher.times_ns.append(perf_counter_ns())
     left, come = watcher.times_ns[0::2], watcher.times_ns[1::2]
     between = [max((to - since) / 1000 - overhead_us, 0.0) for since, to in zip(left, come, strict=True)]
-    return Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1])
+    found(Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1]))
 
 
 def watching_overhead_us(watching: Watching, device: str) -> float:
@@ -61,11 +64,11 @@ def watching_overhead_us(watching: Watching, device: str) -> float:
     view = torch.ones(8, device=device).detach
     turns = 50
 
-    def loop() -> None:
-        for _ in range(turns):
-            view()
-
-    runs = (time_gaps(watching, loop, 0.0) for _ in range(5))
+    runs: list[Gaps] = []
+    for _ in range(5):
+        with timed_gaps(watching, runs.append, 0.0):
+            for _ in range(turns):
+                view()
     watched_us = min(sum(run.before_us) + run.tail_us for run in runs) / turns
     return max(watched_us - quickest_us(view, turns=turns), 0.0)
 

@@ -23,7 +23,7 @@ import torch
 from optrace.graph import Frame, OpGraph, TraceInfo
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.clocks import heard
-from optrace.tracing.gaps import Gaps, time_gaps, watching_overhead_us
+from optrace.tracing.gaps import Gaps, timed_gaps, watching_overhead_us
 from optrace.tracing.keeping import KeepingTracer, Kept
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
@@ -127,11 +127,18 @@ class Session:
 
     def time_gaps(self, step: Callable[[], object]) -> Gaps:
         """Run a step with only the time between its calls looked at."""
+        found: list[Gaps] = []
+        with self.timing_gaps(found.append):
+            step()
+        return found[0]
+
+    def timing_gaps(self, found: Callable[[Gaps], object]) -> AbstractContextManager[None]:
+        """The step that runs inside has only the time between its calls looked at; ``found`` is told."""
         if self._stand_in is not None:
             raise TraceError(
                 "with a stand-in at work, Python takes several times as long: time where the program runs"
             )
-        return time_gaps(self._watching, step, watching_overhead_us(self._watching, self._device))
+        return timed_gaps(self._watching, found, watching_overhead_us(self._watching, self._device))
 
     def begin_run(self) -> None:
         """Inside of ``recording``: the program is run, once more where several steps are recorded."""

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
-from optrace.cost.host import host_class, host_columns, python_scale
-from optrace.cost.host_profile import HostProfile
+from optrace.cost.host import host_class, host_columns, modules_entered, python_scale
+from optrace.cost.host_profile import Between, HostProfile
 from optrace.cost.profiles import pricing
 from optrace.cost.rules import work_of
 from optrace.cost.works import Works
+from optrace.graph import Frame, ModuleCall, Source
 from optrace.graph.nouns import PHASES
 from tests.cost.calls import TARGET, Maker, T
 
@@ -86,3 +88,70 @@ def test_one_dispatch_time_for_all_replaces_those_of_the_classes():
     host = pricing("h200", "default", dispatch_us=9.0).host
     assert {host.dispatch_of(kind) for kind in ("matmul", "elementwise", "allocation")} == {9.0}
     assert host.dispatch_of("view") != 9.0
+
+
+BETWEEN = Between(
+    call_us=5.0, module_us=6.0, attention_us=25.0, step_us=60.0, optimizer_us=4.0, optimizer_step_us=200.0
+)
+VIEW, CALL = ("aten.t.default", (T(4, 8),), T(8, 4)), ("aten.add.Tensor", (T(8), T(8)), T(8))
+HEADS = T(2, 4, 32, 64, dtype="bfloat16")
+ATTENTION = (
+    "aten._scaled_dot_product_flash_attention.default",
+    (HEADS, HEADS, HEADS, 0.0, False, False),
+    (HEADS, T(2, 4, 32)),
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "python_us"),
+    [
+        # Entered: m and m.a, m.b, nothing on the way back to m, m again by its own name.
+        (
+            [("forward", path, *VIEW) for path in ("", "m.a", "m.a", "m.b", "m")],
+            [60.0, 5 + 2 * 6, 5, 5 + 6, 5],
+        ),
+        ([("forward", path, *CALL) for path in ("m.a", "", "m.a")], [60.0, 5, 5 + 2 * 6]),
+        ([("forward", "m", *VIEW), ("forward", "m", *ATTENTION)], [60.0, 5 + 25]),
+        (
+            [("forward", "m", *CALL), ("backward", "m", *CALL), *[("optimizer", "", *CALL)] * 2],
+            [60.0, 0.0, 200.0, 4.0],
+        ),
+    ],
+)
+def test_python_that_nobody_timed_goes_by_the_place(calls, python_us):
+    make = Maker()
+    for _, _, name, args, out in calls:
+        make(name, *args, out=out)
+    graph = make.graph
+    for number, (phase, path, *_) in enumerate(calls):
+        module = graph.module_calls.add(ModuleCall(path, "M", 1)) if path else -1
+        graph.set_origin(number, source=graph.source_of(number), module=module, phase=phase)
+    columns = graph.columns()
+    works = Works.of_graph(graph, columns, TARGET)
+    host = msgspec.structs.replace(HOST, between=BETWEEN)
+    assert list(host_columns(graph, columns, works, host).python_us) == python_us
+    # With no such numbers in the profile, the mean.
+    assert list(host_columns(graph, columns, works, HOST).python_us) == [
+        0.0 if phase == "backward" else 3.0 for phase, *_ in calls
+    ]
+
+
+def test_the_same_module_called_again_is_entered_again():
+    make = Maker()
+    for _ in range(3):
+        make(CALL[0], *CALL[1], out=CALL[2])
+    graph = make.graph
+    for number, times in enumerate((1, 2, 2)):
+        module = graph.module_calls.add(ModuleCall("m.a", "M", times))
+        graph.set_origin(number, source=graph.source_of(number), module=module, phase="forward")
+    assert list(modules_entered(graph, graph.columns())) == [2, 1, 0]
+
+
+def test_a_trace_of_a_function_has_places_too_and_a_record_has_none():
+    graph = call(*CALL[:1], *CALL[1], out=CALL[2])
+    host = msgspec.structs.replace(HOST, between=BETWEEN)
+    works = Works.of_graph(graph, graph.columns(), TARGET)
+    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [3.0]
+    source = graph.sources.add(Source((Frame("model.py", 1, "f", True),)))
+    graph.set_origin(0, source=source, module=-1, phase="forward")
+    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [60.0]

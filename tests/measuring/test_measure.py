@@ -180,6 +180,27 @@ def test_the_command_measures_marked_steps(
     assert "aten.mul.Tensor" in capsys.readouterr().out
 
 
+def test_python_inside_a_marked_step_is_timed_and_that_between_steps_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from optrace.cli import main
+
+    fake_cuda.install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import time, torch, optrace\ndef main():\n    x = torch.ones(3)\n    for _ in range(3):\n"
+        "        time.sleep(0.1)\n        with optrace.step():\n            x = x * 2\n            time.sleep(0.02)\n"
+        "            x = x + 1\n            time.sleep(0.03)\n"
+    )
+    words = ["--seconds", "0.05", "--repeats", "4", "--save", "record.jsonl.gz"]
+    assert main(["measure", "train.py", *words]) == 0
+    (run,) = read_runs(Path("record.jsonl.gz"))
+    before_us = [node.python_us for node in run.graph]
+    # The recorded times are scaled by the host's speed while the wall clock was timed: no more than 2 apart here.
+    assert before_us[0] < 10_000 <= before_us[1] < 50_000
+    assert run.graph.info.tail_us >= 15_000
+
+
 @pytest.mark.parametrize(
     ("source", "code", "message"),
     [

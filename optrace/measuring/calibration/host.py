@@ -14,12 +14,16 @@ from functools import partial
 from itertools import count
 from time import perf_counter, perf_counter_ns
 
+import numpy as np
 import torch
 
-from optrace.cost.host import host_class
-from optrace.cost.host_profile import HostClass, HostProfile
+from optrace.cost.host import host_class, modules_entered
+from optrace.cost.host_profile import Between, HostClass, HostProfile
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
+from optrace.graph import OpGraph
+from optrace.graph.columns import Bools, Floats
+from optrace.graph.nouns import PHASES
 from optrace.measuring.calibration.host_calls import Call, Case, cases, training_step
 from optrace.measuring.machine import processor
 from optrace.measuring.steady import Timing, timed, undisturbed
@@ -41,13 +45,15 @@ _LIST = 64
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """Microseconds of a call untraced, the Python in it, its launches, and its other calls' classes."""
+    """Microseconds of a case untraced, the Python in it, its launches, how many of its calls are of its class (``each``)
+    and how many are not."""
 
     kind: HostClass
     us: float
     python_us: float
     launches: int
-    others: tuple[HostClass, ...]
+    each: int
+    others: int
 
 
 def calibrate_host(session: Session, target: Target) -> HostProfile:
@@ -70,7 +76,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         "wait": single[0].item,
     }
     calls = {name: case.call for name, case in named.items()} | special
-    took, loop = _time(calls)
+    took, loop = _time(calls, {name: _CALLS // case.each for name, case in named.items()})
     # A kernel that does nothing, launched past the dispatcher, less getting from Python to it.
     launch = max(took["bare launch"] - took["no launch"], 0.1)
     timed = [_look_at(session, target, case, took[name]) for name, case in named.items()]
@@ -79,13 +85,15 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         session, target, Case("elementwise", "composed", special["composed"]), took["composed"]
     )
     composed = plain_python.us - plain_python.python_us - dispatch["elementwise"] - 2 * launch
-    python, backward = _between_calls(session, device, loop)
+    autograd = _rounded(took["grad"] - took["no grad"])
+    between_calls = _between_calls(session, target, loop, autograd)
     copied = dispatch["copy"] + launch
     return HostProfile(
         key=this_host_key(),
         name=f"{processor()}, {torch.get_num_threads()} threads",
-        python_us=round(python, 2),
-        autograd_us=_rounded(took["grad"] - took["no grad"]),
+        python_us=round(between_calls.python_us, 2),
+        between=between_calls.between,
+        autograd_us=autograd,
         dispatch_us=dispatch["elementwise"],
         view_us=dispatch["view"],
         launch_us=_rounded(launch),
@@ -94,7 +102,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         class_us={kind: us for kind, us in dispatch.items() if kind not in ("view", "elementwise")},
         list_item_us=_rounded((took["list"] - took["one chunk"]) / (_LIST - 1)),
         composed_us=_rounded(composed),
-        backward_us=_rounded(backward),
+        backward_us=_rounded(between_calls.backward_us),
         python_loop_us=round(loop, 3),
         source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
         measured=True,
@@ -108,9 +116,9 @@ def _warm_up(seconds: float = 1.5) -> None:
         reference_loop_us(rounds=1)
 
 
-def _time(calls: Mapping[str, Call]) -> tuple[dict[str, float], float]:
+def _time(calls: Mapping[str, Call], repeats: Mapping[str, int]) -> tuple[dict[str, float], float]:
     """Microseconds a call on the host: the median of turns, with nothing pending before each; and of a turn of the
-    reference loop meanwhile."""
+    reference loop meanwhile. ``repeats``: how often in a turn, where not ``_CALLS`` times."""
     found: dict[str, list[Timing]] = {name: [] for name in calls}
     with torch.no_grad():
         for call in calls.values():
@@ -118,7 +126,7 @@ def _time(calls: Mapping[str, Call]) -> tuple[dict[str, float], float]:
         for turn in range(_TURNS + 1):
             for name, call in calls.items():
                 with torch.set_grad_enabled(name == "grad"):
-                    timing = timed(partial(_loop, call))
+                    timing = timed(partial(_loop, call, repeats.get(name, _CALLS)))
                 if turn:  # the first turn settles the allocator
                     found[name].append(timing)
     best = min(timing.loop_us for timings in found.values() for timing in timings)
@@ -131,12 +139,12 @@ def _time(calls: Mapping[str, Call]) -> tuple[dict[str, float], float]:
     )
 
 
-def _loop(call: Call) -> tuple[float]:
+def _loop(call: Call, repeats: int) -> tuple[float]:
     torch.cuda.synchronize()
     start = perf_counter_ns()
-    for _ in range(_CALLS):
+    for _ in range(repeats):
         call()
-    return ((perf_counter_ns() - start) / _CALLS / 1000,)
+    return ((perf_counter_ns() - start) / repeats / 1000,)
 
 
 def _look_at(session: Session, target: Target, case: Case, us: float) -> _Timed:
@@ -155,35 +163,37 @@ def _look_at(session: Session, target: Target, case: Case, us: float) -> _Timed:
     torch.cuda.synchronize()
     graph = session.graph
     each = len(graph) // _RECORDED
-    kinds: list[HostClass] = []
     launches, python = 0, 0.0
     for place in range(each):
-        node = graph[place]
-        work = work_of(node, target)
-        kinds.append(host_class(node.facts.packet, work))
-        launches += work.launches or 0
+        launches += work_of(graph[place], target).launches or 0
         python += min(gaps.before_us[each + place :: each])
-    if case.kind in kinds:
-        kinds.remove(case.kind)
-    return _Timed(case.kind, us, python, launches, tuple(kinds))
+    return _Timed(case.kind, us, python, launches, case.each, each - case.each)
 
 
 def _dispatch(timed: Sequence[_Timed], launch_us: float) -> dict[HostClass, float]:
-    """A class's dispatch: the median of its cases, less their Python, launches and views; at least what a view takes,
+    """A call's dispatch by class: the median of its cases, less their Python, launches and views; at least what a view takes,
     whose way through the dispatcher every call shares."""
     views = [row for row in timed if row.kind == "view"]
     view_us = max(statistics.median(row.us - row.python_us for row in views), _LEAST_US)
     found: dict[HostClass, list[float]] = {}
     for row in timed:
-        rest = row.us - row.python_us - row.launches * launch_us - len(row.others) * view_us
-        found.setdefault(row.kind, []).append(max(rest, view_us))
+        rest = row.us - row.python_us - row.launches * launch_us - row.others * view_us
+        found.setdefault(row.kind, []).append(max(rest / row.each, view_us))
     return {kind: _rounded(statistics.median(values)) for kind, values in found.items()}
 
 
-def _between_calls(session: Session, device: str, loop_us: float) -> tuple[float, float]:
-    """The mean of what passes before a call of a training step, outside of the backward pass and in it, in a run at the
-    host's best speed."""
-    step = training_step(device)
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Microseconds before calls: the mean outside of a backward pass and in one, and outside by place."""
+
+    python_us: float
+    backward_us: float
+    between: Between
+
+
+def _between_calls(session: Session, target: Target, loop_us: float, autograd_us: float) -> _Passed:
+    """What passes before the calls of training steps, in runs at the host's best speed."""
+    step = training_step(session.device)
     runs: list[Gaps] = []
 
     def run() -> tuple[float, ...]:
@@ -199,13 +209,47 @@ def _between_calls(session: Session, device: str, loop_us: float) -> tuple[float
     with session.recording():
         step()
     torch.cuda.synchronize()
-    graph = session.graph
-    python: list[float] = []
-    backward: list[float] = []
-    for timing in steady:
-        for call, us in enumerate(runs[int(timing.us[0])].before_us):
-            (backward if graph.phase(call) == "backward" else python).append(us * loop_us / timing.loop_us)
-    return statistics.fmean(python), statistics.fmean(backward)
+    gaps = np.array(
+        [np.array(runs[int(timing.us[0])].before_us) * loop_us / timing.loop_us for timing in steady]
+    )
+    return passed(session.graph, target, gaps.mean(axis=0), autograd_us)
+
+
+def passed(graph: OpGraph, target: Target, before_us: Floats, autograd_us: float) -> _Passed:
+    """What passed before the calls of a training step (``before_us``, a call each), by place; ``autograd_us`` of it,
+    where a call is recorded for a backward pass, is the C++ of autograd."""
+    columns = graph.columns()
+    backward, optimizer = (columns.phase == PHASES.index(phase) for phase in ("backward", "optimizer"))
+    forward = ~(backward | optimizer)
+    first = np.arange(columns.calls) == 0
+    first_of_optimizer = optimizer & ~np.concatenate(([False], optimizer[:-1]))
+    attention = np.array(
+        [host_class(node.facts.packet, work_of(node, target)) == "attention" for node in graph],
+        dtype=np.bool_,
+    )
+    entered = modules_entered(graph, columns)
+    own = before_us - np.where(columns.autograd, autograd_us, 0.0)
+
+    def mean(of: Bools) -> float:
+        return float(own[of].mean()) if of.any() else 0.0
+
+    inside = forward & ~first & ~attention
+    call_us = mean(inside & (entered == 0))
+    into = inside & (entered > 0)
+    module_us = float((own[into] - call_us).sum() / max(entered[into].sum(), 1))
+    between = {
+        "call_us": call_us,
+        "module_us": module_us,
+        "attention_us": mean(forward & attention) - call_us,
+        "step_us": mean(first),
+        "optimizer_us": mean(optimizer & ~first_of_optimizer),
+        "optimizer_step_us": mean(first_of_optimizer),
+    }
+    return _Passed(
+        float(before_us[~backward].mean()),
+        float(before_us[backward].mean()),
+        Between(**{name: _rounded(us) for name, us in between.items()}),
+    )
 
 
 def _queue_depth(device: str, most: int = 8192) -> int:
