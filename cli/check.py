@@ -230,7 +230,7 @@ def _annotate(target: str, outcomes: Sequence[Outcome]) -> None:
 
 def _print(outcomes: Sequence[Outcome], *, quiet: bool) -> None:
     """A line a limit, and under each that is over what adds most."""
-    from optrace.rendering import units
+    from optrace import units
     from optrace.rendering.budget import allowed, amount, details, state
 
     out = console()

@@ -71,7 +71,7 @@ def diff(
 
 
 def _print(comparison: Comparison, one: Titled, other: Titled, top: int) -> None:
-    from optrace.rendering import units
+    from optrace import units
     from optrace.rendering.diff import figure_changes
 
     out = console()

@@ -77,7 +77,7 @@ def _pricing(prices: dict[str, Any], gpu: str, say: Speaker) -> Pricing:
 
 
 def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Text | str]:
-    from optrace.rendering import units
+    from optrace import units
     from optrace.rendering.scoreboard import at_least
     from optrace.rendering.validation import error_text, measured_text
 
@@ -127,7 +127,7 @@ def _printed(report: Report, view: Validation, top: int) -> Iterator[Table | Tex
 
 def _pair(predicted: float, measured: float, complete: bool) -> tuple[Text, Text, str]:
     """Both times, and the error where the prediction leaves nothing out."""
-    from optrace.rendering import units
+    from optrace import units
     from optrace.rendering.scoreboard import at_least
     from optrace.rendering.validation import error_text, measured_text
 

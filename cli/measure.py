@@ -450,7 +450,7 @@ def _predicted(row: Figure) -> str:
 
 def _figure(value: float, unit: str) -> str:
     """A figure in its unit, with no mark of a prediction."""
-    from optrace.rendering import units
+    from optrace import units
 
     if unit == "us":
         return units.predicted_us(value).removeprefix("~")

@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from optrace import units
 from optrace.diagnosis import Bound
 from optrace.diagnosis.findings import Severity
-from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, units, verdict_line
+from optrace.rendering import missing_figures, provenance, scoreboard_rows, top_ops, verdict_line
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows
 from optrace.rendering.findings import claim, headline, place, sentence, title
 from optrace.rendering.scoreboard import at_least, partial

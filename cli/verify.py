@@ -83,7 +83,7 @@ def _keep(record: Path, name: str, measured: Sequence[Measured]) -> None:
 
 def comparison(report: Report, measured: Sequence[Measured]) -> Table:
     """Predicted figures with ``~`` on one line, measured ones under them."""
-    from optrace.rendering import units
+    from optrace import units
     from optrace.rendering.cures import speed_up
 
     table = table_of(*_COLUMNS)
@@ -118,6 +118,6 @@ def comparison(report: Report, measured: Sequence[Measured]) -> Table:
 
 def _measured_us(us: float | None) -> str:
     """No ``~``: it was measured."""
-    from optrace.rendering import units
+    from optrace import units
 
     return units.predicted_us(us).removeprefix("~")

@@ -17,10 +17,10 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from optrace.api import Trace, TraceOptions, trace
-from optrace.rendering.units import count, moved, predicted_us
 from optrace.report import Report
 from optrace.tracing.fx import FxError, run_captured
 from optrace.tracing.sources import shortened
+from optrace.units import count, moved, predicted_us
 
 
 def from_fx(module: fx.GraphModule | ExportedProgram, *inputs: Any, **options: Unpack[TraceOptions]) -> Trace:

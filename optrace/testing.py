@@ -21,12 +21,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from optrace import units
 from optrace.api import answers_of, load
 from optrace.cost.profiles import pricing
 from optrace.diagnosis.budget import BudgetError, limits_of
 from optrace.diagnosis.findings import find
 from optrace.diagnosis.gate import hold, store, without_match
-from optrace.rendering import units
 from optrace.rendering.budget import details
 from optrace.report import Report
 from optrace.report import report as make_report

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from optrace import units
 from optrace.cost.pricing import PricedGraph
 from optrace.diagnosis.cuda_graph import replay_us
 from optrace.timeline import Timeline
@@ -44,9 +45,8 @@ class Verdict:
             return "nothing to bound: no call is known to launch anything on the device"
         share = f"{100 * self.share(cause):.0f} %"
         saved = self.wall_us - self.graph_us
-        graph = (
-            f"~{self.graph_us:,.0f} us instead of ~{self.wall_us:,.0f} us" if saved > 0 else "nothing to gain"
-        )
+        times = f"{units.predicted_us(self.graph_us)} instead of {units.predicted_us(self.wall_us)}"
+        graph = times if saved > 0 else "nothing to gain"
         lifted = (
             f"a CUDA graph would help ({graph}), fusion alone less"
             if saved > 0

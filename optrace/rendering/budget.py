@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from optrace import units
 from optrace.diagnosis.gate import Culprit, Outcome
-from optrace.rendering import units
 from optrace.rendering.figures import FIGURES, difference
 
 

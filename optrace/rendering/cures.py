@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from optrace import units
 from optrace.diagnosis.cures import Region, Row
-from optrace.rendering import units
 from optrace.report import Report
 
 #: Heads of the columns; the first is the way to run the step.

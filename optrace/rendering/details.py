@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optrace import units
 from optrace.graph import OpNode, TensorMeta, Value
-from optrace.rendering import findings, units
+from optrace.rendering import findings
 from optrace.rendering.picture import PictureNode
 from optrace.rendering.sums import CostSum, costs_of
 from optrace.report import Report

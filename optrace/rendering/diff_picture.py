@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import graphviz
 
+from optrace import units
 from optrace.diagnosis.compare import Change, ChangeKind, Comparison, folded
-from optrace.rendering import units
 from optrace.rendering.figures import FIGURES, difference, figure, relative
 from optrace.rendering.markup import cell, font, plain, shortened, table
 from optrace.rendering.palette import BOX_BORDER, BOX_FILLS, EDGE, INK, QUIET

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import graphviz
 
-from optrace.rendering import units
+from optrace import units
 from optrace.rendering.boxes import Box, nest
 from optrace.rendering.collapse import Folder
 from optrace.rendering.columns import Columns, columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optrace import units
 from optrace.diagnosis.figures import TIMES, Figures
-from optrace.rendering import units
 
 
 @dataclass(frozen=True, slots=True)

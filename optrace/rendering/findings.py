@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from optrace import units
 from optrace.diagnosis.findings import Finding
-from optrace.rendering import units
 
 
 def headline(findings: Sequence[Finding]) -> str:
@@ -28,8 +28,9 @@ def claim(finding: Finding) -> str:
 
 
 def place(finding: Finding) -> str:
-    """Source line and module, as far as they are known."""
-    return ", ".join(part for part in (str(finding.source or ""), finding.module) if part) or "no place known"
+    """Source line and module, as far as they are known, else the first call: ``model.py:3, GPT.blocks.*``, ``call %3``."""
+    known = ", ".join(part for part in (str(finding.source or ""), finding.module) if part)
+    return known or f"call %{finding.leads[0]}"
 
 
 def title(finding: Finding) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optrace import units
 from optrace.diagnosis import Bound
-from optrace.rendering import findings, units
+from optrace.rendering import findings
 from optrace.rendering.cures import blocker_lines, legend_rows
 from optrace.rendering.markup import cell, font, paragraph, table
 from optrace.rendering.palette import INK, PAINT, QUIET

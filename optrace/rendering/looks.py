@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from optrace.rendering import units
+from optrace import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details, tensor_text
 from optrace.rendering.markup import cell, font, plain, shortened, shortened_end, table

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from optrace import units
 from optrace.cost.host import HostTime
 from optrace.cost.peak import Holding
 from optrace.cost.profiles import DEFAULT_HOST, MEASURED_KERNELS, gpu_profiles
 from optrace.diagnosis import Bound
-from optrace.rendering import units
 from optrace.rendering.sums import CostSum, costs_of, shared_bound
 from optrace.report import Report, Total
 

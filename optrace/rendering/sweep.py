@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from optrace import units
 from optrace.diagnosis.figures import figures_of
-from optrace.rendering import units
 from optrace.rendering.errors import RenderError
 from optrace.rendering.files import cannot_write, write_whole
 from optrace.rendering.scoreboard import at_least

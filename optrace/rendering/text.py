@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from optrace import units
 from optrace.graph import OpNode, TensorMeta, Value
-from optrace.rendering import findings, units
+from optrace.rendering import findings
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows, region_rows
 from optrace.rendering.details import plain_value, tensor_name
 from optrace.rendering.options import DrawOptions, Rendered

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from optrace import units
 from optrace.graph.measured import MeasuredRun
-from optrace.rendering import units
 from optrace.rendering.boxes import Box
 from optrace.rendering.details import node_details
 from optrace.rendering.looks import box_look, box_title, node_look, output_text

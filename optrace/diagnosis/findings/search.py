@@ -66,7 +66,8 @@ def _finding(scene: Scene, kind: Kind, hits: Sequence[Hit], *, replay: bool) -> 
 
 
 def _shared_module(paths: Sequence[str]) -> str:
-    """What the modules of all occurrences have in common: ``GPT.blocks.*`` and what differs below it as ``**``."""
+    """What the modules of all occurrences have in common: ``GPT.blocks.*`` and what differs below it as ``**``; empty
+    where it is nothing."""
     distinct = [path.split(".") for path in dict.fromkeys(paths)]
     if len(distinct) == 1:
         return paths[0]
@@ -75,7 +76,7 @@ def _shared_module(paths: Sequence[str]) -> str:
         if len(set(parts)) > 1:
             break
         shared.append(parts[0])
-    return ".".join((*shared, "**"))
+    return ".".join((*shared, "**")) if shared else ""
 
 
 def _saved_us(scene: Scene, instead: dict[int, Task | None]) -> float:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from optrace import units
 from optrace.diagnosis import Bound
 from optrace.graph import OpNode
-from optrace.rendering import units
 from optrace.rendering.exports.columns import figures, rows
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.palette import PAINT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from optrace import units
 from optrace.cost.peak import USES, uses_of
 from optrace.graph import Frame, OpGraph
 from optrace.graph.nouns import PHASES
-from optrace.rendering import units
 from optrace.rendering.details import plain_arguments
 from optrace.rendering.page.columns import Packer, Texts
 from optrace.rendering.page.tree import tree

@@ -7,6 +7,8 @@ import torch
 
 from optrace.cost.profiles import pricing
 from optrace.diagnosis.findings import find
+from optrace.graph import Source
+from optrace.rendering.findings import place
 from optrace.report import report
 from optrace.tracing import open_session
 from tests.rendering.by_hand import HandGraph
@@ -26,6 +28,19 @@ def test_occurrences_at_a_line_are_one_finding_and_the_claim_is_a_replay() -> No
     assert str(finding.source) == "/home/me/toy.py:4"
     # What is left are three calls of 11 us on the host, the last of which runs 2 us on the device.
     assert finding.saves_us == pytest.approx(report.timeline.wall_us - (3 * 11 + 2))
+
+
+def test_a_place_says_what_is_known() -> None:
+    """A read at one line of two modules that share no name; one of which nothing is known but the call."""
+    hand = HandGraph()
+    x = hand.tensor((8, 8))
+    read = {"kernels": 0, "memcpys": 1, "host_wait": True}
+    for module in ("One", "Other"):
+        hand.call("aten._local_scalar_dense.default", [x], [], line=4, module=module, cls=module, **read)
+    nowhere = hand.call("aten._local_scalar_dense.default", [x], [], **read)
+    hand.graph.set_origin(nowhere, source=hand.graph.sources.add(Source()), module=-1, phase="forward")
+    places = {place(found): found.count for found in find(hand.report()) if found.kind == "sync"}
+    assert places == {"/home/me/toy.py:4": 2, "call %2": 1}
 
 
 def test_low_utilization_names_the_op_that_takes_most_in_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from optrace import units
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
@@ -57,7 +58,7 @@ def attention_written_out(scene: Scene) -> Iterator[Hit]:
         gone = {*found.calls, *scene.views_for(found.calls), *_relayout_after(scene, last)}
         yield Hit(
             (softmax, *found.calls),
-            f"scores of shape {list(scores.shape)} are written and read by {len(found.calls)} calls, {moved / 1e6:,.0f} MB "
+            f"scores of shape {list(scores.shape)} are written and read by {len(found.calls)} calls, {units.moved(moved)} "
             "through HBM; the fused kernel keeps them on chip.",
             "use F.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...); mask and scale are its arguments.",
             {**dict.fromkeys(gone), last: scene.one_call(last, fused_us, launches, "attention")},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from optrace import units
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
@@ -44,7 +45,7 @@ def _relaid_convolutions(scene: Scene) -> Iterator[Hit]:
     calls = sorted(instead, key=lambda call: -scene.spans[call].wall_us)
     yield Hit(
         tuple(calls),
-        f"cuDNN lays tensors of {len(calls)} convolutions out anew ({moved / 1e6:,.0f} MB moved): its kernels want channels "
+        f"cuDNN lays tensors of {len(calls)} convolutions out anew ({units.moved(moved)} moved): its kernels want channels "
         "last and the images are row-major.",
         "keep model and images in channels last: .to(memory_format=torch.channels_last).",
         instead,

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from optrace import units
 from optrace.cost.work import Access, Work
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
@@ -113,8 +114,8 @@ def loops_in_python(scene: Scene) -> Iterator[Hit]:
         host = sum(scene.costs[call].host.total_us for call in calls) / len(calls)
         yield Hit(
             tuple(calls),
-            f"the same {len(looping)} calls are made {turns} times over, each ~{each:.1f} us on the GPU behind ~{host:.0f} us "
-            "of the host.",
+            f"the same {len(looping)} calls are made {turns} times over, each {units.predicted_us(each)} on the GPU behind "
+            f"{units.predicted_us(host)} of the host.",
             "do all turns in one call: a batched or grouped product over experts, a cuDNN recurrence (nn.LSTM, nn.GRU) "
             "over time steps, or project all time steps before the loop.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from optrace import units
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
@@ -39,7 +40,7 @@ def float32_without_tf32(scene: Scene) -> Iterator[Hit]:
         instead[call] = scene.retimed(call, scene.device_us(work, scene.costs[call].hbm_bytes or 0))
     yield Hit(
         tuple(calls),
-        f"{flops / 1e9:,.0f} GFLOP of float32 products run outside of the tensor cores: TF32 is off, as it is by default.",
+        f"{units.flop(flops)} of float32 products run outside of the tensor cores: TF32 is off, as it is by default.",
         'torch.set_float32_matmul_precision("high"), where ten bits of mantissa will do; or bfloat16.',
         instead,
     )

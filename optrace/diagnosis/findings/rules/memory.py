@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from optrace import units
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
@@ -43,7 +44,7 @@ def kept_alive_at_the_peak(scene: Scene) -> Iterator[Hit]:
         for call in dict.fromkeys(call for call, _ in here):
             yield Hit(
                 (call,),
-                f"{nbytes / 2**20:,.0f} MiB made here are still allocated at the peak of memory and not used any more.",
+                f"{units.allocated(nbytes)} made here are still allocated at the peak of memory and not used any more.",
                 "drop the reference once it has been used (del, a narrower scope, .detach() of what is logged), or run "
                 "inference under torch.no_grad(), which keeps nothing for a backward pass.",
             )

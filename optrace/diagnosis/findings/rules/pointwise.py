@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optrace import units
 from optrace.cost.rules.tensor_iterator import byte_strides, merged, order_of_dims
 from optrace.cost.work import MATRIX_KINDS
 from optrace.diagnosis.findings.finding import Hit
@@ -35,8 +36,8 @@ def chains_of_pointwise_ops(scene: Scene) -> Iterator[Hit]:
         last = chain[-1]
         yield Hit(
             tuple(chain),
-            f"{len(chain)} pointwise kernels in a row ({names}) move {_mb(moved)} through HBM; one kernel would move "
-            f"{_mb(fused)}.",
+            f"{len(chain)} pointwise kernels in a row ({names}) move {units.moved(moved)} through HBM; one kernel would move "
+            f"{units.moved(fused)}.",
             "use the op that does all of it (F.gelu, F.silu, F.rms_norm, torch.addcmul), or torch.compile this part.",
             {**dict.fromkeys(chain), last: scene.one_call(last, scene.streaming_us(fused))},
         )
@@ -117,7 +118,7 @@ def not_vectorized(scene: Scene) -> Iterator[Hit]:
         if _is_bias_of_product(scene, call, tensors):
             yield Hit(
                 (call,),
-                f"a bias is added to the product by a kernel of its own, which reads and writes all {_mb(result.nbytes)} of "
+                f"a bias is added to the product by a kernel of its own, which reads and writes all {units.moved(result.nbytes)} of "
                 "it and is not vectorized.",
                 "give the bias to the product (nn.Linear(bias=True), F.linear, torch.addmm): cuBLAS adds it on the way out.",
                 {call: None},
@@ -175,7 +176,3 @@ def _is_bias_of_product(scene: Scene, call: int, tensors: Sequence[TensorMeta]) 
         and len(scene.users[maker]) == 1
         for maker in makers
     )
-
-
-def _mb(nbytes: float) -> str:
-    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.0f} kB"

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from optrace.rendering import units
+from optrace import units
 
 
 def test_the_examples_of_the_docstrings() -> None:
