@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import has_torch_function
 
+from optrace.tracing import open_session
 from optrace.tracing.standin import StandinDevice, standin
 from tests.standin.recording import names, recorded
 
@@ -170,3 +171,19 @@ def test_a_filler_kept_from_an_earlier_trace_works_in_a_later_one():
         w = torch.empty(3, 3, device="cuda")
         assert kept(w) is w
     assert kept(torch.zeros(3, 3)).abs().sum() > 0
+
+
+def test_a_module_placed_in_an_earlier_trace_trains_in_a_later_one():
+    """Its tensors are of the earlier stand-in's mode; the calls are those of a module placed anew."""
+    model = nn.Linear(4, 3)
+    graphs = []
+    for _ in range(2):
+        with open_session("fake") as session:
+            placed = session.place(model)
+            with session.recording():
+                placed(torch.ones(2, 4, device="cuda")).sum().backward()
+            assert placed.weight.grad.device.type == "cuda"
+            placed.zero_grad()
+        graphs.append([call.op for call in session.graph])
+    assert graphs[0] == graphs[1]
+    assert "aten.addmm.default" in graphs[0]

@@ -121,6 +121,7 @@ class StandIn:
 
 
 _active: StandIn | None = None
+_ended = 0  # stand-ins that this process had before
 
 
 @contextmanager
@@ -160,6 +161,8 @@ def standin(
         *optimizers.patches(),
         *initialization.patches(),
     ]
+    if _ended:
+        rows.append(tensors.adoption(mode))
     with ExitStack() as stack:
         _active = handle
         stack.callback(_deactivate)
@@ -177,5 +180,6 @@ def standin(
 
 
 def _deactivate() -> None:
-    global _active
+    global _active, _ended
     _active = None
+    _ended += 1

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from optrace.tracing.standin.device import BACKEND, META, to_user
@@ -168,3 +168,18 @@ def patches() -> list[Patch]:
         Patch(FakeTensor, "data_ptr", address, "programs compare pointers to find shared memory"),
         Patch(FakeTensor, "__deepcopy__", deep_copied, "torch copies storage bytes, of which there are none"),
     ]
+
+
+def adoption(mode: FakeTensorMode) -> Patch:
+    """The row by which tensors of an earlier stand-in, as those of a module that it placed, belong to ``mode``: torch
+    ends the process where a backward pass meets two. Their contents are not known any more."""
+    kind = type(mode)
+
+    def owner(self: FakeTensor) -> FakeTensorMode:
+        own: FakeTensorMode = self.__dict__["fake_mode"]
+        return mode if type(own) is kind else own
+
+    def own(self: FakeTensor, made_in: FakeTensorMode) -> None:
+        self.__dict__["fake_mode"] = made_in
+
+    return Patch(FakeTensor, "fake_mode", property(owner, own), "a GPU keeps its tensors")
