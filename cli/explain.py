@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +33,8 @@ def explain(
         ),
     ],
 ) -> None:
-    """Say how an op is priced: which rule counts its launches, bytes and FLOPs, and what its kernels are timed as.
+    """Say how an op is priced: which rule counts its launches, bytes and FLOPs, and what the kernels of a small call
+    of it are timed as.
 
     optrace explain aten.sum
     """
@@ -91,7 +92,9 @@ def _rows(packet: str, overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
         yield "counts", "none of its own: torch takes it apart into other ops, and those are priced"
         return
     yield from _counts(facts)
-    yield from _device(packet, facts)
+    if not all(one.is_view for one in facts):
+        yield from _device(packet, facts)
+        yield from _example(plain)
     yield from _host(packet, facts)
 
 
@@ -131,13 +134,11 @@ def _device(packet: str, facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:
 
     names = [packet, *(one.name for one in facts)]
     listers = list(dict.fromkeys(LISTERS[name] for name in names if name in LISTERS))
-    if all(one.is_view for one in facts):
-        return
     for lister in listers:
-        yield "device", f"launches listed by {lister.__name__}: {_kinds(lister)}"
+        yield "device", f"launches listed by {lister.__name__}"
         yield from _told(lister)
     if not listers and any("pointwise" in one.tags for one in facts):
-        yield "device", f"a pointwise kernel: {_kinds(streams.pointwise)}"
+        yield "device", "a pointwise kernel"
         yield from _told(streams.pointwise)
     elif not listers:
         yield (
@@ -145,6 +146,39 @@ def _device(packet: str, facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:
             "by what its rule says that its kernels are; one kernel over all its bytes, timed as other",
         )
         yield from _told(launches_of)
+
+
+def _example(overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """A small call, and how long each of its launches takes."""
+    from optrace.cost.device import DeviceModel
+    from optrace.cost.profiles import pricing
+    from optrace.rendering import units
+
+    from .example_call import example_of
+
+    priced_as = pricing()
+    example = example_of(overloads, priced_as)
+    if example is None:
+        yield "example", "none: its schema does not say what a call of it looks like"
+        return
+    report = example.report
+    node, cost = report.graph[0], report.costs[0]
+    yield "example", f"{example.text} on {priced_as.gpu.name}"
+    flops = "FLOPs not known" if cost.work.flops is None else units.flop(cost.work.flops)
+    launched = (
+        "launches not known" if cost.launches is None else units.counted(cost.launches, "launch", "launches")
+    )
+    yield "", f"{launched}, {units.moved(cost.work.tensor_bytes)} of tensors, {flops}"
+    model = DeviceModel(priced_as.gpu, priced_as.target(report.graph.info))
+    listed = [
+        (launch.kind, us / launch.count)
+        for launch, us, _ in model.launch_times(node, cost.work, cost.traffic)
+        for _ in range(launch.count)
+    ]
+    for (kind, us), alike in groupby(listed):
+        times = len(list(alike))
+        yield "", f"{units.predicted_us(us)} on the GPU{f' x{times}' if times > 1 else ''}, timed as {kind}"
+    yield "", f"{units.predicted_us(cost.host.total_us)} on the host"
 
 
 def _host(packet: str, facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:
@@ -167,35 +201,3 @@ def _told(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     file = Path(inspect.getsourcefile(function) or "").resolve()
     root = Path(optrace.__file__).resolve().parent.parent
     yield "", f"{file.relative_to(root)}:{inspect.getsourcelines(function)[1]}"
-
-
-def _kinds(function: Callable[..., Any]) -> str:
-    """The kinds of kernels that a function may name, the helpers of its module included: those that the reference GPU has
-    rates for."""
-    from optrace.cost.profiles import find_gpu
-
-    gpu = find_gpu("h200")
-    known = {**gpu.kernels, **gpu.products}
-    named: dict[str, None] = {}
-    seen: set[object] = set()
-    waiting: list[Any] = [function]
-    while waiting:
-        one = waiting.pop(0)
-        if (
-            not isinstance(one, FunctionType)
-            or one in seen
-            or not one.__module__.startswith("optrace.cost.device")
-        ):
-            continue
-        seen.add(one)
-        codes = [one.__code__]
-        while codes:
-            code = codes.pop()
-            for constant in code.co_consts:
-                if isinstance(constant, str) and constant:
-                    begun = constant if constant.endswith("_") else f"{constant}\0"
-                    named.update(dict.fromkeys(kind for kind in known if f"{kind}\0".startswith(begun)))
-                elif hasattr(constant, "co_consts"):
-                    codes.append(constant)
-            waiting += [one.__globals__.get(name) for name in code.co_names]
-    return f"timed as one of {', '.join(named)}" if named else "timed by the shape of the call"

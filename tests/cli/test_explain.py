@@ -21,6 +21,11 @@ ROOT = Path(package.__file__).parent.parent
         ("aten::t", ["a view: launches nothing", "dispatched as view"]),
         ("torch.linear", ["none of its own: torch takes it apart"]),
         ("aten.native_layer_norm", ["rule ", "dispatched as normalization"]),
+        ("aten.sum", ["sum.dim_IntList(f32[1024, 1024], [1]) on NVIDIA H200", "1 launch, 4.2 MB of tensors, 1.05 MFLOP", "timed as reduce_rows"]),
+        ("sort", ["5 launches", " x3, timed as sort"]),
+        ("convolution", ["convolution.default(f32[8, 64, 32, 32], f32[64, 64, 3, 3], None,", "timed as conv"]),
+        ("clamp", ["clamp.default(f32[1024, 1024], 2.0, 2.0)"]),
+        ("aten.index_put_", ["none: its schema does not say what a call of it looks like"]),
     ],
 )  # fmt: skip
 def test_it_names_the_rule_and_its_file(optrace, op: str, said: list[str]) -> None:
