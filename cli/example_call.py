@@ -130,7 +130,7 @@ def _text(op: Any, args: Sequence[object], kwargs: dict[str, object]) -> str:
 def _shown(value: object) -> str:
     import torch
 
-    from optrace.rendering import units
+    from optrace import units
 
     if isinstance(value, torch.Tensor):
         dtype = units.dtype(str(value.dtype).removeprefix("torch."))

@@ -150,9 +150,9 @@ def _device(packet: str, facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:
 
 def _example(overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """A small call, and how long each of its launches takes."""
+    from optrace import units
     from optrace.cost.device import DeviceModel
     from optrace.cost.profiles import pricing
-    from optrace.rendering import units
 
     from .example_call import example_of
 
