@@ -6,19 +6,17 @@ its own logic, and few thresholds.
 
 * ``warp_specialized``: Hopper's half-precision kernels (``nvjet``). Persistent: one CTA an SM takes tile after
   tile. Up to two tiles a CTA are dealt out in advance; beyond that the CTAs draw them from a counter, which a
-  4-byte memset zeroes first. This held for all 172 distinct products recorded, with the tiles that the kernel
-  names carry. The tile modelled here gives the right number of rounds for 92 % of them; it is often a size
-  smaller where several sizes need one round.
+  4-byte memset zeroes first. Kernel names carry their tiles; the tile modelled here is often a size smaller where
+  several sizes need one round.
 * ``simt``: float32 (TF32 off, PyTorch's default) and float64 kernels. Too few tiles for the SMs are split along
   k: partial sums are reduced by a second kernel, or added up in place in tile order, which takes a memset of one
   semaphore a tile. Two launches either way.
 * ``tf32``: float32 where TF32 is on: Hopper's kernels, drawn from a counter as the former are, and Ampere's, split
-  along k with a second kernel where tiles are few. Launches are exact for 67 of 80 products timed one by one.
+  along k with a second kernel where tiles are few.
 * ``thin``: a few rows times a matrix (``gemv``, ``gemmSN``), one launch.
 
-The number of launches is exact for 2,970 of the record's 2,972 ``mm``, ``addmm`` and ``bmm`` calls. With the split-K
-thresholds fitted on two thirds of the model families it was exact for 99.3 to 100 % of the calls of the third left
-out; the structure was read off all of them.
+How many calls of a record it gets right, ``optrace accuracy RECORD --op aten.mm`` says (and ``aten.addmm``,
+``aten.bmm``).
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ _TENSOR_OP_DEEP_K, _TENSOR_OP_SHALLOW_K = 1536, 130
 #: More 64 x 64 tiles than so many an SM: the GPU is busy, and k is shared out only to even out rounds.
 _SIMT_BUSY = 1.125
 #: Share of the peak that tiles reach, steps of k that fill a pipeline, and what parts of k cost: for each such product,
-#: for each partial sum; the least depth of a part; and rounds lost where no more than two follow each other. Fitted to 124
-#: products of the record and of a sweep, of which it gets 91 % right.
+#: for each partial sum; the least depth of a part; and rounds lost where no more than two follow each other. Fitted to
+#: products of a record and of a sweep.
 _SIMT_RATES = {
     (32, 32): 0.53, (32, 64): 0.69, (64, 32): 0.69, (64, 64): 0.74, (64, 128): 0.88, (128, 64): 0.88,
     (128, 128): 0.95, (64, 256): 1.0, (256, 64): 1.0, (128, 256): 1.0, (256, 128): 1.0,
