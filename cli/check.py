@@ -13,28 +13,7 @@ from rich.text import Text
 
 from .console import console, show
 from .errors import DONE, OVER_BUDGET, BadInput, bad_input, tell
-from .options import (
-    Assume,
-    AssumeOption,
-    AutocastOption,
-    BandwidthOption,
-    BatchOption,
-    Device,
-    DeviceOption,
-    DispatchOption,
-    DtypeOption,
-    GpuOption,
-    HostOption,
-    LaunchOption,
-    Mode,
-    ModeOption,
-    NoGradOption,
-    OptimizerOption,
-    ProgramCommand,
-    StepsOption,
-    TrainOption,
-    WarmupOption,
-)
+from .options import ProgramCommand, Shared, with_shared_options
 from .speaker import Speaker
 from .target import report_of
 
@@ -51,6 +30,7 @@ _STYLES = {"ok": "green", "over": "red", "slow": "yellow"}
 
 
 @app.command(cls=ProgramCommand)
+@with_shared_options()
 def check(
     ctx: typer.Context,
     target: Annotated[
@@ -82,22 +62,8 @@ def check(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="print what is over, and errors, only")
     ] = False,
-    mode: ModeOption = Mode.AUTO,
-    device: DeviceOption = Device.CUDA,
-    assume: AssumeOption = Assume.ERROR,
-    steps: StepsOption = 1,
-    warmup: WarmupOption = None,
-    train: TrainOption = False,
-    optimizer: OptimizerOption = "adamw",
-    dtype: DtypeOption = None,
-    autocast: AutocastOption = False,
-    no_grad: NoGradOption = False,
-    batch: BatchOption = None,
-    gpu: GpuOption = None,
-    host: HostOption = None,
-    dispatch_us: DispatchOption = None,
-    launch_us: LaunchOption = None,
-    bandwidth_tb: BandwidthOption = None,
+    *,
+    shared: Shared,
 ) -> int:
     """Hold a program against its budget. Counts gate, times only warn; exit code 1 where it is over.
 
@@ -117,25 +83,7 @@ def check(
         if reason:
             raise BadInput(f"cannot write {file}: {reason}")
     say = Speaker(quiet)
-    place = {"mode": mode.value, "device": device.value, "assume": assume.value}
-    options = {
-        "train": train,
-        "optimizer": optimizer,
-        "steps": steps,
-        "warmup": warmup,
-        "dtype": dtype,
-        "autocast": autocast,
-        "no_grad": no_grad,
-        "batch": batch,
-    }
-    prices = {
-        "gpu": gpu,
-        "host": host,
-        "dispatch_us": dispatch_us,
-        "launch_us": launch_us,
-        "bandwidth_tb_s": bandwidth_tb,
-    }
-    report, code = report_of(target, ctx, place, options, prices, say)
+    report, code = report_of(target, ctx, shared, say)
     if report is None:
         return code
     if code != DONE:

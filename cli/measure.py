@@ -18,22 +18,10 @@ from rich.text import Text
 
 from .console import table_of
 from .errors import BAD_INPUT, DONE, INTERRUPTED, PROGRAM_RAISED, BadInput, bad_input, tell, tell_raised
-from .options import (
-    AutocastOption,
-    BandwidthOption,
-    BatchOption,
-    DispatchOption,
-    DtypeOption,
-    GpuOption,
-    HostOption,
-    LaunchOption,
-    NoGradOption,
-    OptimizerOption,
-    ProgramCommand,
-    TrainOption,
-)
+from .options import ProgramCommand, Shared, with_shared_options
 from .recording import choose_pricing, priced_for
 from .speaker import Speaker
+from .target import RECORDED
 
 if TYPE_CHECKING:
     from optrace.measuring.beside import Figure, OpFigures
@@ -62,6 +50,7 @@ PICTURES = (".svg", ".png", ".pdf", ".dot", ".html")
 
 
 @app.command(cls=ProgramCommand)
+@with_shared_options(without=["mode", "device", "assume", "steps", "warmup"])
 def measure(
     ctx: typer.Context,
     target: Annotated[
@@ -104,39 +93,15 @@ def measure(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
-    train: TrainOption = False,
-    optimizer: OptimizerOption = "adamw",
-    dtype: DtypeOption = None,
-    autocast: AutocastOption = False,
-    no_grad: NoGradOption = False,
-    batch: BatchOption = None,
-    gpu: GpuOption = None,
-    host: HostOption = None,
-    dispatch_us: DispatchOption = None,
-    launch_us: LaunchOption = None,
-    bandwidth_tb: BandwidthOption = None,
     counted_step: Annotated[bool, typer.Option("--counted-step", hidden=True)] = False,
+    *,
+    shared: Shared,
 ) -> int:
     """Measure one step on this machine's CUDA GPU: times, launches and memory, beside the prediction.
 
     optrace measure model.py --save record.jsonl.gz --out graph.svg
     """
-    options = {
-        "train": train,
-        "optimizer": optimizer,
-        "dtype": dtype,
-        "autocast": autocast,
-        "no_grad": no_grad,
-        "batch": batch,
-        "args": ctx.obj or (),
-    }
-    prices = {
-        "gpu": gpu,
-        "host": host,
-        "dispatch_us": dispatch_us,
-        "launch_us": launch_us,
-        "bandwidth_tb_s": bandwidth_tb,
-    }
+    options = shared.program | {"args": ctx.obj or ()}
     files = _Files(save, tuple(out or ()), counters)
     files.check()
     _check_gpu(target)
@@ -146,8 +111,7 @@ def measure(
         if counted_step:
             _run_counted_step(asked)
         else:
-            given = {name: value for name, value in prices.items() if value is not None}
-            _measure(asked, given, files, top, say)
+            _measure(asked, shared.prices, files, top, say)
     return ended.code
 
 
@@ -252,7 +216,7 @@ class _Files:
 def _check_gpu(target: str) -> None:
     import torch
 
-    if target.endswith((".json", ".json.gz")):
+    if target.endswith(RECORDED):
         raise BadInput(f"optrace measure runs a program, and {target} is a recorded graph")
     if not torch.cuda.is_available():
         raise BadInput(

@@ -3,14 +3,19 @@ groups of options."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Annotated, Any
+from functools import partial, wraps
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from .errors import BadInput
+
+T = TypeVar("T")
 
 
 class Mode(StrEnum):
@@ -36,6 +41,9 @@ class Assume(StrEnum):
     ZERO = "zero"
     WORST = "worst"
 
+
+#: Headings of the help text, in their order.
+_HEADINGS = ("Arguments", "Options", "Running", "Model and inputs", "Prices")
 
 # Options under a heading of the help text.
 _running = partial(typer.Option, rich_help_panel="Running")
@@ -108,6 +116,76 @@ LaunchOption = Annotated[
 BandwidthOption = Annotated[float | None, _price("--bandwidth-tb", metavar="TB/S", help="memory bandwidth")]
 
 
+#: Options that several commands take, by the parameter that each fills, with its type and default: where the program
+#: runs (``open_session``), what is run (``optrace.program.Options``), what it is priced with (``pricing``).
+_PLACE: Mapping[str, tuple[Any, Any]] = {
+    "mode": (ModeOption, Mode.AUTO),
+    "device": (DeviceOption, Device.CUDA),
+    "assume": (AssumeOption, Assume.ERROR),
+}
+_PROGRAM: Mapping[str, tuple[Any, Any]] = {
+    "steps": (StepsOption, 1),
+    "warmup": (WarmupOption, None),
+    "train": (TrainOption, False),
+    "optimizer": (OptimizerOption, "adamw"),
+    "dtype": (DtypeOption, None),
+    "autocast": (AutocastOption, False),
+    "no_grad": (NoGradOption, False),
+    "batch": (BatchOption, None),
+}
+_PRICES: Mapping[str, tuple[Any, Any]] = {
+    "gpu": (GpuOption, None),
+    "host": (HostOption, None),
+    "dispatch_us": (DispatchOption, None),
+    "launch_us": (LaunchOption, None),
+    "bandwidth_tb_s": (BandwidthOption, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What was given of the shared options. ``place`` are options of ``open_session``, ``program`` those of
+    ``optrace.program.Options``, ``prices`` those of ``pricing`` that were given."""
+
+    place: dict[str, Any]
+    program: dict[str, Any]
+    prices: dict[str, Any]
+
+
+def with_shared_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the shared options, but for those of these names, and hand them to it as ``shared``."""
+    shared = {
+        name: option for name, option in {**_PLACE, **_PROGRAM, **_PRICES}.items() if name not in without
+    }
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @wraps(function)
+        def command(**given: Any) -> T:
+            chosen = {name: given.pop(name) for name in shared}
+            return function(
+                **given,
+                shared=Shared(
+                    {name: value.value for name, value in chosen.items() if name in _PLACE},
+                    {name: value for name, value in chosen.items() if name in _PROGRAM},
+                    {name: value for name, value in chosen.items() if name in _PRICES and value is not None},
+                ),
+            )
+
+        own = inspect.signature(function, eval_str=True)
+        parameters = [
+            *(one for one in own.parameters.values() if one.name != "shared"),
+            *(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+                for name, (kind, default) in shared.items()
+            ),
+        ]
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by typer
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return decorate
+
+
 class Shown(StrEnum):
     """As ``optrace.rendering.options.SHOWN``."""
 
@@ -133,9 +211,9 @@ class ProgramCommand(TyperCommand):
             record = param.get_help_record(ctx)
             if record is not None:
                 groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
-        for heading, records in groups.items():
+        for heading in sorted(groups, key=_HEADINGS.index):
             with formatter.section(heading):
-                formatter.write_dl(records)
+                formatter.write_dl(groups[heading])
 
 
 def batch_sizes(text: str | None) -> tuple[int, ...]:

@@ -15,23 +15,9 @@ import typer
 from rich.table import Table
 
 from .errors import DONE, INTERRUPTED, PROGRAM_RAISED, BadInput, bad_input, tell
-from .options import (
-    Assume,
-    AssumeOption,
-    AutocastOption,
-    BandwidthOption,
-    DispatchOption,
-    HostOption,
-    LaunchOption,
-    NoGradOption,
-    OptimizerOption,
-    ProgramCommand,
-    StepsOption,
-    TrainOption,
-    WarmupOption,
-    batch_sizes,
-)
+from .options import ProgramCommand, Shared, batch_sizes, with_shared_options
 from .speaker import Speaker
+from .target import RECORDED
 
 if TYPE_CHECKING:
     from optrace.cost.profiles import Pricing
@@ -59,6 +45,7 @@ class Trace:
 
 
 @app.command(cls=ProgramCommand)
+@with_shared_options(without=["mode", "device", "dtype", "batch", "gpu"])
 def sweep(
     ctx: typer.Context,
     target: Annotated[
@@ -91,17 +78,8 @@ def sweep(
         typer.Option(metavar="N", min=1, help="processes at a time  [default: one a CPU core]"),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
-    assume: AssumeOption = Assume.ERROR,
-    steps: StepsOption = 1,
-    warmup: WarmupOption = None,
-    train: TrainOption = False,
-    optimizer: OptimizerOption = "adamw",
-    autocast: AutocastOption = False,
-    no_grad: NoGradOption = False,
-    host: HostOption = None,
-    dispatch_us: DispatchOption = None,
-    launch_us: LaunchOption = None,
-    bandwidth_tb: BandwidthOption = None,
+    *,
+    shared: Shared,
 ) -> int:
     """Price a program on several GPUs, in several batch sizes and dtypes. No GPU is needed.
 
@@ -110,33 +88,17 @@ def sweep(
     from optrace.rendering import RenderError
     from optrace.rendering.sweep import check_plot, sweep_json, write_sweep
 
-    if target.endswith(".json"):
+    if target.endswith(RECORDED):
         raise BadInput(
             f"{target} is a recorded graph: a sweep runs the program (optrace {target} --gpu NAME)"
         )
     with bad_input(RenderError):
         for file in out or []:
             check_plot(file)
-    prices = {
-        "host": host,
-        "dispatch_us": dispatch_us,
-        "launch_us": launch_us,
-        "bandwidth_tb_s": bandwidth_tb,
-    }
-    groups = _groups(
-        _names("--gpu", gpu), {name: value for name, value in prices.items() if value is not None}
-    )
-    options = {
-        "train": train,
-        "optimizer": optimizer,
-        "steps": steps,
-        "warmup": warmup,
-        "autocast": autocast,
-        "no_grad": no_grad,
-        "args": ctx.obj or (),
-    }
+    groups = _groups(_names("--gpu", gpu), shared.prices)
+    options = shared.program | {"args": ctx.obj or ()}
     traces = [
-        Trace(target, options | {"dtype": kind, "batch": size}, assume.value, tuple(group))
+        Trace(target, options | {"dtype": kind, "batch": size}, shared.place["assume"], tuple(group))
         for kind in (_names("--dtype", dtype) if dtype else (None,))
         for size in batch_sizes(batch) or (None,)
         for group in groups

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, bad_input
+from .options import Shared
 from .recording import choose_pricing, priced_for, record
 from .speaker import Speaker
 
@@ -29,38 +30,19 @@ class Priced:
     measured: Validation | None = None
 
 
-def report_of(
-    target: str,
-    ctx: typer.Context,
-    place: dict[str, Any],
-    options: dict[str, Any],
-    prices: dict[str, Any],
-    say: Speaker,
-) -> tuple[Report | None, int]:
+def report_of(target: str, ctx: typer.Context, shared: Shared, say: Speaker) -> tuple[Report | None, int]:
     """As ``priced_of``, without what was measured."""
-    found, code = priced_of(target, ctx, place, options, prices, say)
+    found, code = priced_of(target, ctx, shared, say)
     return None if found is None else found.report, code
 
 
-def priced_of(
-    target: str,
-    ctx: typer.Context,
-    place: dict[str, Any],
-    options: dict[str, Any],
-    prices: dict[str, Any],
-    say: Speaker,
-) -> tuple[Priced | None, int]:
-    """The target's report and an exit code; no report where nothing was recorded.
-
-    ``place`` are options of ``open_session``, ``options`` those of ``optrace.program.Options``, ``prices`` those of
-    ``pricing``, None where not given.
-    """
-    given = {name: value for name, value in prices.items() if value is not None}
+def priced_of(target: str, ctx: typer.Context, shared: Shared, say: Speaker) -> tuple[Priced | None, int]:
+    """The target's report and an exit code; no report where nothing was recorded."""
     if target.endswith(RECORDED):
-        _refuse_program_options(target, ctx, [*place, *options])
-        return _read_any(target, given, say), DONE
-    chosen = choose_pricing(given, place["mode"], say)
-    graph, code = record(target, options | {"args": ctx.obj or ()}, place, chosen, say)
+        _refuse_program_options(target, ctx, [*shared.place, *shared.program])
+        return _read_any(target, shared.prices, say), DONE
+    chosen = choose_pricing(shared.prices, shared.place["mode"], say)
+    graph, code = record(target, shared.program | {"args": ctx.obj or ()}, shared.place, chosen, say)
     if not len(graph):
         return None, INTERRUPTED if code == INTERRUPTED else BAD_INPUT
     from optrace.report import report

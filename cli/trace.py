@@ -11,30 +11,7 @@ import typer
 
 from .dispatch import other_commands
 from .errors import BadInput, bad_input
-from .options import (
-    Assume,
-    AssumeOption,
-    AutocastOption,
-    BandwidthOption,
-    BatchesOption,
-    Device,
-    DeviceOption,
-    DispatchOption,
-    DtypeOption,
-    GpuOption,
-    HostOption,
-    LaunchOption,
-    Mode,
-    ModeOption,
-    NoGradOption,
-    OptimizerOption,
-    ProgramCommand,
-    Shown,
-    StepsOption,
-    TrainOption,
-    WarmupOption,
-    batch_sizes,
-)
+from .options import BatchesOption, ProgramCommand, Shared, Shown, batch_sizes, with_shared_options
 from .speaker import Speaker
 from .target import priced_of, report_of
 from .verify import check_verify, verify_cures
@@ -54,6 +31,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.command(cls=ProgramCommand, epilog=other_commands())
+@with_shared_options(without=["batch"])
 def trace(
     ctx: typer.Context,
     target: Annotated[
@@ -116,25 +94,12 @@ def trace(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print errors only")] = False,
-    mode: ModeOption = Mode.AUTO,
-    device: DeviceOption = Device.CUDA,
-    assume: AssumeOption = Assume.ERROR,
-    steps: StepsOption = 1,
-    warmup: WarmupOption = None,
-    train: TrainOption = False,
-    optimizer: OptimizerOption = "adamw",
-    dtype: DtypeOption = None,
-    autocast: AutocastOption = False,
-    no_grad: NoGradOption = False,
     batch: BatchesOption = None,
-    gpu: GpuOption = None,
-    host: HostOption = None,
-    dispatch_us: DispatchOption = None,
-    launch_us: LaunchOption = None,
-    bandwidth_tb: BandwidthOption = None,
     version: Annotated[  # noqa: ARG001 - its callback answers
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print versions and exit")
     ] = False,
+    *,
+    shared: Shared,
 ) -> int:
     """Price an eager PyTorch program op by op and draw its op graph. No GPU is needed.
 
@@ -159,29 +124,15 @@ def trace(
             f"--batch {batch}: several sizes are for a page to switch between; add --out report.html"
         )
     say = Speaker(quiet)
-    place = {"mode": mode.value, "device": device.value, "assume": assume.value}
-    options = {
-        "train": train,
-        "optimizer": optimizer,
-        "steps": steps,
-        "warmup": warmup,
-        "dtype": dtype,
-        "autocast": autocast,
-        "no_grad": no_grad,
-        "batch": sizes[0] if sizes else None,
-    }
-    prices = {
-        "gpu": gpu,
-        "host": host,
-        "dispatch_us": dispatch_us,
-        "launch_us": launch_us,
-        "bandwidth_tb_s": bandwidth_tb,
-    }
-    found, code = priced_of(target, ctx, place, options, prices, say)
+
+    def sized(size: int | None) -> Shared:
+        return replace(shared, program=shared.program | {"batch": size})
+
+    first = sized(sizes[0] if sizes else None)
+    found, code = priced_of(target, ctx, first, say)
     if found is None:
         return code
-    report = found.report
-    report = replace(report, epilogues=epilogues)
+    report = replace(found.report, epilogues=epilogues)
     say.report(report, top, findings=findings)
     if found.measured is not None:
         from .imported import show_measured
@@ -189,7 +140,7 @@ def trace(
         show_measured(report, found.measured, top, say)
     batches = {sizes[0]: report} if sizes else {}
     for size in sizes[1:]:
-        other, code = report_of(target, ctx, place, options | {"batch": size}, prices, say)
+        other, code = report_of(target, ctx, sized(size), say)
         if other is None or code:
             return code
         batches[size] = replace(other, epilogues=epilogues)
@@ -212,5 +163,5 @@ def trace(
         for note in notes:
             say.line(f"  {note}")
     if verify and not code:
-        verify_cures(target, options | {"args": ctx.obj or ()}, report, save_cures, say)
+        verify_cures(target, first.program | {"args": ctx.obj or ()}, report, save_cures, say)
     return code

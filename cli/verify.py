@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .console import table_of
 from .errors import BadInput, bad_input
 from .speaker import Speaker
+from .target import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ def check_verify(target: str, record: Path | None) -> None:
     from optrace.measuring.record import RecordError
     from optrace.rendering.files import cannot_write
 
-    if target.endswith((".json", ".json.gz")):
+    if target.endswith(RECORDED):
         raise BadInput(f"--verify runs the program, and {target} is a recorded graph")
     if not torch.cuda.is_available():
         raise BadInput("--verify measures the cures on a CUDA GPU, and this machine has none: leave it out")

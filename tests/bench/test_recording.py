@@ -61,17 +61,10 @@ def show(capsys: Any, title: str, seconds: Mapping[str, list[float]], beside: st
 
 def gpt2_step(device: str) -> Callable[[], None]:
     """A training step of GPT-2 small: batch 4, 256 tokens, AdamW; warm."""
-    transformers = pytest.importorskip("transformers")
-    with torch.device(device):
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
-        tokens = torch.randint(0, 1000, (4, 256))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    pytest.importorskip("transformers")
+    from tests.bench.gpt2 import training_step
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=tokens).loss.backward()
-        optimizer.step()
-
+    step = training_step(device)
     step()
     step()
     return step
