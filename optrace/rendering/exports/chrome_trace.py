@@ -93,14 +93,16 @@ def _meta(name: str, process: int, thread: int, what: Event) -> Event:
 def _slice(
     category: str, name: str, start: float, end: float, what: Event, pid: int = _HOST, tid: int = _THREAD
 ) -> Event:
+    begin = _us(start)
     return {
         "ph": "X",
         "cat": category,
         "name": name,
         "pid": pid,
         "tid": tid,
-        "ts": _us(start),
-        "dur": _us(max(0.0, end - start)),
+        "ts": begin,
+        # Of the rounded ends: what begins where another ends does not overlap it.
+        "dur": _us(max(0.0, _us(end) - begin)),
         "args": what,
     }
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import optrace
 from optrace.rendering import render
 from optrace.rendering.exports.columns import COLUMNS
 from tests.rendering.by_hand import HandGraph
@@ -68,6 +70,37 @@ def test_the_timeline_in_holistic_trace_analysis(toy: HandGraph, tmp_path: Path)
     last = max(span.end_us for span in report.timeline.spans)
     assert breakdown["idle_time(us)"] == pytest.approx(last - first - 20, abs=3)
     assert set(idle["idle_category"]) <= {"host_wait", "kernel_wait", "other"}
+
+
+def test_launches_of_less_than_a_microsecond_in_holistic_trace_analysis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default it rounds a launch inwards to whole microseconds, which ends a short one before its start; in torch's
+    own traces too. Without that each call has its time."""
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    with optrace.trace(mode="fake") as trace:
+        x, w = trace.place((torch.ones(16384, 1024).bfloat16(), torch.ones(3072, 1024).bfloat16()))
+        with optrace.step():
+            torch.nn.functional.gelu(torch.nn.functional.linear(x, w, w[:, 0].contiguous()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own, at import and about pandas
+        analysis = pytest.importorskip(
+            "hta.trace_analysis", reason="HolisticTraceAnalysis is an extra", exc_type=ImportError
+        )
+        report = trace.report()
+        file = tmp_path / "step.trace.json"
+        render(report, file)
+        opened = analysis.TraceAnalysis(trace_files={0: str(file)}, trace_dir=str(tmp_path))
+        breakdown = opened.get_temporal_breakdown(visualize=False).iloc[0]
+        _, kernels = opened.get_gpu_kernel_breakdown(visualize=False)
+    by_name = dict(zip(kernels["name"], kernels["sum (us)"], strict=True))
+    costs = {report.graph.facts(call).label: cost.device_us for call, cost in enumerate(report.costs)}
+    fill = by_name["Memset (Device) addmm"]
+    assert fill < 1
+    assert by_name["addmm [warp_specialized]"] + fill == pytest.approx(costs["addmm"], abs=0.002)
+    assert by_name["gelu [heavy]"] == pytest.approx(costs["gelu"], abs=0.002)
+    busy = breakdown["compute_time(us)"] + breakdown["non_compute_time(us)"]
+    assert busy == pytest.approx(report.totals["device_us"].value, abs=0.01)
 
 
 def test_the_graph_in_model_explorer(toy: HandGraph, tmp_path: Path) -> None:
