@@ -157,6 +157,19 @@ def row_major_convolutions(bad: bool) -> Step:
 
 
 @pair("layout")
+def row_major_sequences(bad: bool) -> Step:
+    """torch has no channels last of one dimension: there is nothing to change."""
+    x = cuda(16, 64, 56 * 56, dtype=BF16)
+    if bad:
+        model: nn.Module = nn.Conv2d(64, 64, 3, padding=1)
+        x = x.unflatten(2, (56, 56))
+    else:
+        model = nn.Conv1d(64, 64, 3, padding=1)
+    model = model.to("cuda", BF16)
+    return inference(lambda: model(x))
+
+
+@pair("layout")
 def back_and_forth(bad: bool) -> Step:
     norm, x = nn.LayerNorm(64, device="cuda"), cuda(4, 64, 28, 28)
 

@@ -25,31 +25,37 @@ def layouts_back_and_forth(scene: Scene) -> Iterator[Hit]:
     yield from _copies_back(scene)
 
 
+#: By the rank of an image, how torch names the layout in which its channels are last. Of one dimension it has none.
+_CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+
+
 def _relaid_convolutions(scene: Scene) -> Iterator[Hit]:
     """cuDNN's kernels for tensor cores want channels last: row-major tensors are transposed for each call. One finding a
-    run, since one change lifts all."""
-    instead: dict[int, Task | None] = {}
-    moved = 0
+    run and rank, since one change lifts all."""
+    instead: dict[int, dict[int, Task | None]] = {rank: {} for rank in _CHANNELS_LAST}
+    moved = dict.fromkeys(_CHANNELS_LAST, 0)
     for call in scene.calls_of("convolution", "_convolution", "cudnn_convolution", "convolution_backward"):
         cost = scene.costs[call]
         relaid = len(cost.work.scratch)
+        rank = len(scene.node(call).inputs[0].shape)
         if cost.work.kind != "convolution" or not relaid or (cost.work.kernels or 0) <= relaid:
             continue
-        nbytes = 2 * sum(cost.work.scratch)
-        instead[call] = scene.retimed(
-            call, *scene.price(_channels_last(scene.node(call)), scene.crossing(call))
+        if rank in _CHANNELS_LAST:
+            instead[rank][call] = scene.retimed(
+                call, *scene.price(_channels_last(scene.node(call)), scene.crossing(call))
+            )
+            moved[rank] += 2 * sum(cost.work.scratch)
+    for rank, layout in _CHANNELS_LAST.items():
+        if moved[rank] < _LEAST_MOVED:
+            continue
+        calls = sorted(instead[rank], key=lambda call: -scene.spans[call].wall_us)
+        yield Hit(
+            tuple(calls),
+            f"cuDNN lays tensors of {len(calls)} convolutions out anew ({units.moved(moved[rank])} moved): its kernels want "
+            "channels last and the images are row-major.",
+            f"keep model and images in channels last: .to(memory_format={layout}).",
+            instead[rank],
         )
-        moved += nbytes
-    if moved < _LEAST_MOVED:
-        return
-    calls = sorted(instead, key=lambda call: -scene.spans[call].wall_us)
-    yield Hit(
-        tuple(calls),
-        f"cuDNN lays tensors of {len(calls)} convolutions out anew ({units.moved(moved)} moved): its kernels want channels "
-        "last and the images are row-major.",
-        "keep model and images in channels last: .to(memory_format=torch.channels_last).",
-        instead,
-    )
 
 
 def _copies_back(scene: Scene) -> Iterator[Hit]:
