@@ -2,15 +2,20 @@
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 
 from optrace.cost.host import host_class
 from optrace.cost.host_profile import Between
+from optrace.cost.profiles import find_host
 from optrace.cost.rules import work_of
 from optrace.graph import ModuleCall
-from optrace.measuring.calibration.host import _dispatch, _Timed, passed
-from optrace.measuring.calibration.host_calls import cases, training_step
+from optrace.measuring.calibration import host as calibration
+from optrace.measuring.calibration.host import _dispatch, _in_programs, _slowed, _Timed, passed
+from optrace.measuring.calibration.host_calls import cases, networks, training_step
+from optrace.measuring.steady import Timing
 from optrace.tracing import open_session
 from tests.cost.calls import TARGET, Maker, T
 
@@ -104,3 +109,45 @@ def test_the_training_step_has_all_the_places():
     phases = Counter(graph.phase(call) for call in range(len(graph)))
     assert min(phases[phase] for phase in ("forward", "backward", "optimizer")) > 2
     assert any("scaled_dot_product" in graph.facts(call).packet for call in range(len(graph)))
+
+
+def test_what_calls_take_in_programs_is_what_loops_say_times_the_share():
+    host = find_host("xeon-vm")
+    slowed = _slowed(host, 2.0)
+    assert (slowed.launch_us, slowed.dispatch_us) == (
+        round(2 * host.launch_us, 2),
+        round(2 * host.dispatch_us, 2),
+    )
+    assert slowed.class_us["matmul"] == round(2 * host.class_us["matmul"], 2)
+    assert (slowed.python_us, slowed.autograd_us, slowed.sync_us) == (
+        host.python_us,
+        host.autograd_us,
+        host.sync_us,
+    )
+
+
+def test_networks_mix_convolutions_and_attention():
+    with open_session("fake", gpu="h200") as session:
+        steps = networks("cuda")
+        with session.recording(), torch.no_grad():
+            for step in steps:
+                step()
+    ops = Counter(node.facts.packet for node in session.graph)
+    assert ops["aten.convolution"] == ops["aten.cudnn_batch_norm"] == 24
+    assert ops["aten._scaled_dot_product_cudnn_attention"] == 8
+
+
+def test_the_share_is_what_is_left_of_a_step_without_its_python(monkeypatch):
+    """12 us a step of which 4 are Python, where loops say 2: a share of 4; and 10 us, of which 4: 3."""
+    issued = iter(
+        [([Timing((12.0,), 1.0)], [Timing((4.0,), 1.0)]), ([Timing((20.0,), 2.0)], [Timing((4.0,), 1.0)])]
+    )
+    monkeypatch.setattr(calibration, "networks", lambda _device: [lambda: torch.ones(2).relu_()] * 2)
+    monkeypatch.setattr(calibration, "_issued_and_between", lambda _session, _step: next(issued))
+    monkeypatch.setattr(
+        calibration, "dispatched_us", lambda *_: (1.5, 0.5) if _[0] == "aten.relu_" else (0.0, 0.0)
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with open_session("cpu", device="cpu") as session:
+        host = msgspec.structs.replace(find_host("xeon-vm"), python_loop_us=1.0)
+        assert _in_programs(session, TARGET, host) == pytest.approx((4 + 3) / 2)

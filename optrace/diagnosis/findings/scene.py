@@ -218,6 +218,13 @@ class Scene:
             host_wait=cost.work.host_wait,
         )
 
+    def gone(self, call: int) -> Task:
+        """What stays of a call that is left out: the Python around it, but for the call's own."""
+        between = self.host.between
+        python_us = self.costs[call].host.python_us
+        rest_us = 0.0 if between is None else max(python_us - between.own_us, 0.0)
+        return Task(HostTime(python_us=rest_us), 0, 0.0, self.graph.stream(call))
+
     def retimed(self, call: int, device_us: float, launches: int | None = None) -> Task:
         """A call with other device time, and other launches where that is given."""
         task = self.task(call)

@@ -14,17 +14,18 @@ from functools import partial
 from itertools import count
 from time import perf_counter, perf_counter_ns
 
+import msgspec
 import numpy as np
 import torch
 
-from optrace.cost.host import host_class, modules_entered
+from optrace.cost.host import dispatched_us, host_class, modules_entered
 from optrace.cost.host_profile import Between, HostClass, HostProfile
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
 from optrace.graph import OpGraph
 from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
-from optrace.measuring.calibration.host_calls import Call, Case, cases, training_step
+from optrace.measuring.calibration.host_calls import Call, Case, cases, networks, training_step
 from optrace.measuring.machine import processor
 from optrace.measuring.steady import Timing, timed, undisturbed
 from optrace.tracing import Session
@@ -63,7 +64,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     single = torch.ones(64, device=device)
     many = [torch.ones(8, device=device) for _ in range(_LIST)]
     grown, plain = torch.ones(64, device=device, requires_grad=True), torch.ones(64, device=device)
-    flags = plain > 0
+    flags, first = plain > 0, single[0]
     named = {f"{case.kind}.{case.name}": case for case in cases(device)}
     special: dict[str, Call] = {
         "one chunk": lambda: torch._foreach_add_([single], 1.0),
@@ -73,7 +74,8 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         "no grad": lambda: torch.mul(plain, 2.0),
         "grad": lambda: torch.mul(grown, 2.0),
         "composed": lambda: torch.masked_fill(plain, flags, 1.0),
-        "wait": single[0].item,
+        "kernel": lambda: single.add_(1.0),
+        "kernel and wait": lambda: (single.add_(1.0), first.item()),
     }
     calls = {name: case.call for name, case in named.items()} | special
     took, loop = _time(calls, {name: _CALLS // case.each for name, case in named.items()})
@@ -87,17 +89,19 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     composed = plain_python.us - plain_python.python_us - dispatch["elementwise"] - 2 * launch
     autograd = _rounded(took["grad"] - took["no grad"])
     between_calls = _between_calls(session, target, loop, autograd)
+    own = statistics.median(row.python_us for row in timed if row.kind == "elementwise")
     copied = dispatch["copy"] + launch
-    return HostProfile(
+    host = HostProfile(
         key=this_host_key(),
         name=f"{processor()}, {torch.get_num_threads()} threads",
         python_us=round(between_calls.python_us, 2),
-        between=between_calls.between,
+        between=msgspec.structs.replace(between_calls.between, own_us=_rounded(own)),
         autograd_us=autograd,
         dispatch_us=dispatch["elementwise"],
         view_us=dispatch["view"],
         launch_us=_rounded(launch),
-        sync_us=_rounded(took["wait"] - copied),
+        # The kernel before is waited for as well: what it takes to begin, and the host to hear of its end.
+        sync_us=_rounded(took["kernel and wait"] - took["kernel"] - copied),
         queue_depth=_queue_depth(device),
         class_us={kind: us for kind, us in dispatch.items() if kind not in ("view", "elementwise")},
         list_item_us=_rounded((took["list"] - took["one chunk"]) / (_LIST - 1)),
@@ -107,6 +111,60 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
         measured=True,
     )
+    return _slowed(host, _in_programs(session, target, host))
+
+
+def _slowed(host: HostProfile, by: float) -> HostProfile:
+    """Dispatcher and launches that take ``by`` times as long."""
+    names = ("dispatch_us", "view_us", "launch_us", "composed_us", "list_item_us")
+    return msgspec.structs.replace(
+        host,
+        **{name: round(getattr(host, name) * by, 2) for name in names},
+        class_us={kind: round(us * by, 2) for kind, us in host.class_us.items()},
+    )
+
+
+def _in_programs(session: Session, target: Target, host: HostProfile) -> float:
+    """How much longer dispatcher and launches take in a program than in a loop over one call, which finds all that it
+    needs in the processor's caches: what networks take untraced, less their Python, over what such loops say."""
+    shares = []
+    with torch.no_grad():
+        for step in networks(session.device):
+            issued, gaps = _issued_and_between(session, step)
+            loop_us = host.python_loop_us or 1.0
+            took_us = statistics.median(timing.us[0] * loop_us / timing.loop_us for timing in issued)
+            python_us = statistics.median(timing.us[0] * loop_us / timing.loop_us for timing in gaps)
+            session.forget()
+            with session.recording():
+                step()
+            torch.cuda.synchronize()
+            below_us = sum(
+                sum(dispatched_us(node.facts.packet, len(node.inputs), work_of(node, target), host))
+                for node in session.graph
+            )
+            shares.append((took_us - python_us) / below_us)
+    return max(statistics.fmean(shares), 1.0)
+
+
+def _issued_and_between(session: Session, step: Call) -> tuple[list[Timing], list[Timing]]:
+    """The host time of a step, and the part of it that passes between its calls, in turns; undisturbed ones."""
+
+    def issue() -> tuple[float]:
+        torch.cuda.synchronize()
+        start = perf_counter_ns()
+        step()
+        return ((perf_counter_ns() - start) / 1000,)
+
+    def between() -> tuple[float]:
+        torch.cuda.synchronize()
+        gaps = session.time_gaps(step)
+        return (sum(gaps.before_us) + gaps.tail_us,)
+
+    for _ in range(_WARM_STEPS):
+        step()
+    turns = [(timed(issue), timed(between)) for _ in range(_STEPS)]
+    issued, passed = ([turn[which] for turn in turns] for which in (0, 1))
+    return undisturbed(issued), undisturbed(passed)
 
 
 def _warm_up(seconds: float = 1.5) -> None:

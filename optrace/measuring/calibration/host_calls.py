@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -161,6 +163,47 @@ def cases(device: str) -> list[Case]:
     return [
         Case(kind, name, call, each.get(name, 1)) for kind, named in table.items() for name, call in named
     ]
+
+
+class _Block(torch.nn.Module):
+    """Attention and a feed-forward layer, as transformers have them."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.project = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.widen, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.before(x)).chunk(3, -1)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
+        x = x + self.project(attended)
+        narrowed: Tensor = x + self.narrow(F.gelu(self.widen(self.between(x))))
+        return narrowed
+
+
+def networks(device: str) -> list[Call]:
+    """Inference of a convolutional net and of a transformer: calls mixed as programs mix them, no two layers with the
+    same weights."""
+    widths = [16, 24, 32, 48] * 6
+    layers = [
+        layer
+        for number, (before, after) in enumerate(pairwise([8, *widths]))
+        for layer in (
+            torch.nn.Conv2d(before, after, 1 + 2 * (number % 2), padding=number % 2, bias=False),
+            torch.nn.BatchNorm2d(after),
+            torch.nn.ReLU(),
+        )
+    ]
+    convolutional = torch.nn.Sequential(*layers).to(device).eval()
+    images = torch.randn(2, 8, 14, 14, device=device)
+    transformer = torch.nn.Sequential(*[_Block(64, 4) for _ in range(8)]).to(device, torch.bfloat16).eval()
+    tokens = torch.randn(2, 16, 64, device=device, dtype=torch.bfloat16)
+    return [partial(convolutional, images), partial(transformer, tokens)]
 
 
 def training_step(device: str) -> Call:

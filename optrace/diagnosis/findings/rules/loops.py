@@ -42,7 +42,8 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
         launches = sum(map(scene.launches, launching))
         tensors = _largest_by_storage(scene, launching)
         fused, device_us = _fused(scene, tensors)
-        first = launching[0]
+        # What the optimizer does before it begins, a fused one does too.
+        first = calls[0]
         one = scene.one_call(first, device_us, fused, "foreach", tensors=len(tensors))
         yield Hit(
             tuple(calls),

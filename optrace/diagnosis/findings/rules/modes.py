@@ -24,7 +24,7 @@ def training_mode_at_inference(scene: Scene) -> Iterator[Hit]:
                 (call,),
                 "dropout drops in a run that trains nothing: it costs a pass and makes the results random.",
                 "call model.eval(), or pass training=self.training to F.dropout.",
-                {call: None},
+                {call: scene.gone(call)},
             )
     for call in scene.calls_of(*_BATCH_NORM):
         node = scene.node(call)
@@ -75,5 +75,5 @@ def gradients_of_frozen_parts(scene: Scene) -> Iterator[Hit]:
             f"the backward pass runs {scene.names[call]} for gradients that no optimizer step uses.",
             "freeze what is not trained before the forward pass: requires_grad_(False) on its parameters, or torch.no_grad() "
             "around it.",
-            {call: None},
+            {call: scene.gone(call)},
         )

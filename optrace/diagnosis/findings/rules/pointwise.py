@@ -121,7 +121,7 @@ def not_vectorized(scene: Scene) -> Iterator[Hit]:
                 f"a bias is added to the product by a kernel of its own, which reads and writes all {units.moved(result.nbytes)} of "
                 "it and is not vectorized.",
                 "give the bias to the product (nn.Linear(bias=True), F.linear, torch.addmm): cuBLAS adds it on the way out.",
-                {call: None},
+                {call: scene.gone(call)},
             )
             continue
         narrow = (

@@ -145,7 +145,7 @@ def on_the_same_inputs(scene: Scene) -> Iterator[Hit]:
                 (call,),
                 f"{scene.names[call]} has been computed from the same tensors before{at}.",
                 "compute it once and pass the result on.",
-                {call: None},
+                {call: scene.gone(call)},
             )
 
 
