@@ -4,10 +4,12 @@ Read off an H200's counters (fills, reads, chains of copies over 8 to 80 MiB, an
 
 * Each line has its home in one partition. SMs of the other one read it through a copy in their own, so what one SM reads
   of a line takes one place or two, what all SMs read takes two: 44 MiB read over and over by the same SMs stay, 28 MiB
-  where all read all. A write goes home and drops the copy. Which side an SM is on changes from kernel to kernel: half
-  of the lines change sides.
-* What was touched longest ago goes first. Dirty lines are written back before that, once they are old, and stay readable:
-  a working set that fits is written back bit by bit although it is never read again from HBM.
+  where all read all. A write goes home; a copy keeps its place: rings of 36 to 48 MiB that are read and written miss as
+  those do that are read. Which side an SM is on changes from kernel to kernel: half of the lines change sides.
+* What was touched longest ago goes first. Dirty lines are written back shortly before that, and stay readable.
+* No more than 28.3 of 60 MiB are dirty: of a fill of 32 MiB 3.7 are written back at once, of 36 MiB 7.7, of 64 MiB 35.8,
+  and what was written longest ago first. So a working set that fits is written back over and over although nothing of it is
+  read again from HBM.
 * Pages lie in memory as it happens, so some sets are crowded and others are not. Three groups of sets stand for that.
 
 Residency is by address. The caching allocator hands the block just freed to the next tensor of its size, so
@@ -33,10 +35,12 @@ from optrace.graph.nouns import DTYPE_BYTES
 PIECE = 1 << 20
 MAX_PIECES = 32
 
-#: Shares of the L2: what it holds at all, and what was touched so recently that it may stay dirty. On an H200 a dirty
-#: block was written back once 50 to 55 MiB had come in behind it, copies counted, and was gone after 57 of 60.
-HELD_SHARE = 0.95
-DIRTY_SHARE = 0.75
+#: Shares of the L2: what it holds at all, what was touched so recently that it may stay dirty, and what may be dirty at
+#: all. On an H200 a dirty block was written back once 50 to 55 MiB had come in behind it, copies counted, and was gone
+#: after 57 of 60; 28.3 MiB stayed dirty after fills of 32 to 80.
+HELD_SHARE = 0.97
+YOUNG_SHARE = 0.88
+DIRTY_SHARE = 0.47
 
 #: Groups of sets, a third each, by how crowded they are: standard deviations from the mean.
 CROWDING = (-1.09, 0.0, 1.09)
@@ -58,10 +62,10 @@ class Traffic:
 class _Part:
     """Half the lines of a piece in one group of sets, at home or as copies: bytes in the cache, and dirty ones.
 
-    ``young_entries`` and ``old_entries`` count how often it stands in the queues of its ``_Sets``.
+    ``young_entries``, ``old_entries`` and ``dirty_entries`` count how often it stands in the queues of its ``_Sets``.
     """
 
-    __slots__ = ("dirty", "old", "old_entries", "resident", "young_entries")
+    __slots__ = ("dirty", "dirty_entries", "old", "old_entries", "resident", "young_entries")
 
     def __init__(self) -> None:
         self.resident = 0.0
@@ -69,6 +73,7 @@ class _Part:
         self.old = False
         self.young_entries = 0
         self.old_entries = 0
+        self.dirty_entries = 0
 
 
 #: Home and copy of the one half, home and copy of the other.
@@ -122,13 +127,17 @@ _FEW_ENTRIES = 4096
 
 class _Sets:
     """One group of sets: parts in the order in which they were touched, young ones apart from old ones, which are
-    clean. Sizes are those that the whole cache would have if all its sets were like these.
+    clean; and dirty ones in the order in which they were written. Sizes are those that the whole cache would have if all its
+    sets were like these.
 
     A part that is touched again is entered again: of its entries in a queue only the last counts, and none once it
     has left for the other queue or for good.
     """
 
     __slots__ = (
+        "_dirty",
+        "_dirty_bytes",
+        "_most_dirty",
         "_most_old",
         "_most_young",
         "_old",
@@ -137,20 +146,23 @@ class _Sets:
         "_young_bytes",
         "dirty_limit",
         "limit",
+        "young_limit",
     )
 
-    def __init__(self, limit: float, dirty_limit: float) -> None:
+    def __init__(self, limit: float, young_limit: float, dirty_limit: float) -> None:
         self.limit = limit
+        self.young_limit = young_limit
         self.dirty_limit = dirty_limit
         self._young: deque[_Part] = deque()
         self._old: deque[_Part] = deque()
-        self._young_bytes = 0.0
-        self._old_bytes = 0.0
-        self._most_young = self._most_old = _FEW_ENTRIES
+        self._dirty: deque[_Part] = deque()
+        self._young_bytes = self._old_bytes = self._dirty_bytes = 0.0
+        self._most_young = self._most_old = self._most_dirty = _FEW_ENTRIES
 
     def drop(self, part: _Part) -> None:
         """Take a part out, unwritten: its lines are void or have passed to another."""
         if part.resident:
+            self._dirty_bytes -= part.dirty
             if part.old:
                 self._old_bytes -= part.resident
                 part.old = False
@@ -179,15 +191,19 @@ class _Sets:
                 part.old = False
             self._young_bytes += taken
         part.resident += taken
-        part.dirty += share * former.dirty
+        if former.dirty:
+            part.dirty += share * former.dirty
+            self._dirty_bytes += share * former.dirty
+            part.dirty_entries += 1
+            self._dirty.append(part)
 
     def run(self, group: int, steps: Sequence[_Step], missed: list[float], evicted: list[float]) -> None:
         """Touch the ``group``-th parts of pieces one after the other: what comes in from HBM and what is written back
         in each step is added to ``missed`` and ``evicted``. The innermost loop of all pricing, so no call stands in it.
         """
-        young, old = self._young, self._old
-        young_bytes, old_bytes = self._young_bytes, self._old_bytes
-        limit, dirty_limit = self.limit, self.dirty_limit
+        young, old, dirties = self._young, self._old, self._dirty
+        young_bytes, old_bytes, dirty_bytes = self._young_bytes, self._old_bytes, self._dirty_bytes
+        limit, young_limit, dirty_limit = self.limit, self.young_limit, self.dirty_limit
         absent = 0.0
         for number, (piece, half, extent, most, how, side) in enumerate(steps):
             parts = piece.groups[group]
@@ -203,9 +219,10 @@ class _Sets:
                     if most - resident < incoming:
                         incoming = most - resident
                     if what == _WRITTEN:
-                        dirty = part.dirty
-                        dirty += half * (1.0 - (dirty / extent if dirty < extent else 1.0))
-                        part.dirty = min(most, dirty)
+                        before = part.dirty
+                        dirty = before + half * (1.0 - (before / extent if before < extent else 1.0))
+                        part.dirty = dirty = min(most, dirty)
+                        dirty_bytes += dirty - before
                     elif what == _NEAR:
                         came_in += incoming
                     else:
@@ -230,10 +247,31 @@ class _Sets:
                 young_bytes += incoming
                 part.young_entries += 1
                 young.append(part)
-                if young_bytes > dirty_limit:
+                aged = 0.0
+                if what == _WRITTEN:
+                    part.dirty_entries += 1
+                    dirties.append(part)
+                    # What was written longest ago is written back, and stays.
+                    while dirty_bytes > dirty_limit:
+                        first = dirties[0]
+                        if first.dirty_entries > 1 or not first.dirty:
+                            first.dirty_entries -= 1
+                            dirties.popleft()
+                            continue
+                        excess = dirty_bytes - dirty_limit
+                        if first.dirty > excess:
+                            first.dirty -= excess
+                            dirty_bytes = dirty_limit
+                            aged += excess
+                            break
+                        dirties.popleft()
+                        first.dirty_entries = 0
+                        dirty_bytes -= first.dirty
+                        aged += first.dirty
+                        first.dirty = 0.0
+                if young_bytes > young_limit:
                     # Parts beyond the youngest are written back and old.
-                    aged = 0.0
-                    while young_bytes > dirty_limit:
+                    while young_bytes > young_limit:
                         first = young[0]
                         if first.young_entries > 1 or first.old or not first.resident:
                             first.young_entries -= 1
@@ -249,10 +287,10 @@ class _Sets:
                         young_bytes -= first.resident
                         old_bytes += first.resident
                         aged += first.dirty
+                        dirty_bytes -= first.dirty
                         first.dirty = 0.0
-                elif incoming:
-                    aged = 0.0
-                else:
+                elif not incoming:
+                    written += aged
                     continue
                 excess = young_bytes + old_bytes - limit
                 # The oldest lines go; where a single part is more than all others leave room for, its own.
@@ -276,22 +314,14 @@ class _Sets:
                     if excess > 0:
                         flushed = part.dirty * excess / part.resident
                         part.dirty -= flushed
+                        dirty_bytes -= flushed
                         part.resident -= excess
                         young_bytes -= excess
                         aged += flushed
                 written += aged
-            if how == _WRITE:
-                for copy in (parts[1], parts[3]):
-                    if copy.resident:
-                        if copy.old:
-                            old_bytes -= copy.resident
-                            copy.old = False
-                        else:
-                            young_bytes -= copy.resident
-                        copy.resident = copy.dirty = 0.0
             missed[number], evicted[number] = came_in, written
-        self._young_bytes, self._old_bytes = young_bytes, old_bytes
-        if len(young) > self._most_young or len(old) > self._most_old:
+        self._young_bytes, self._old_bytes, self._dirty_bytes = young_bytes, old_bytes, dirty_bytes
+        if len(young) > self._most_young or len(old) > self._most_old or len(dirties) > self._most_dirty:
             self._clear()
 
     def _clear(self) -> None:
@@ -308,6 +338,13 @@ class _Sets:
                 part.old_entries -= 1
             else:
                 self._old.append(part)
+        for _ in range(len(self._dirty)):
+            part = self._dirty.popleft()
+            if part.dirty_entries > 1 or not part.dirty:
+                part.dirty_entries -= 1
+            else:
+                self._dirty.append(part)
+        self._most_dirty = _FEW_ENTRIES + 2 * len(self._dirty)
         self._most_young = _FEW_ENTRIES + 2 * len(self._young)
         self._most_old = _FEW_ENTRIES + 2 * len(self._old)
 
@@ -325,7 +362,9 @@ class L2Cache:
 
     def __init__(self, l2_bytes: int) -> None:
         self._sets = tuple(
-            _Sets(_mean_load(HELD_SHARE * l2_bytes, crowding), _mean_load(DIRTY_SHARE * l2_bytes, crowding))
+            _Sets(
+                *(_mean_load(share * l2_bytes, crowding) for share in (HELD_SHARE, YOUNG_SHARE, DIRTY_SHARE))
+            )
             for crowding in CROWDING
         )
         # What lies in the cache by address, dead blocks too until they are overlaid: they share no byte.
@@ -431,7 +470,7 @@ class PassTouches:
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """What a call touches, wherever it lies. ``blocks`` are storages, or temporaries as ``~place`` in ``Work.scratch``,
+    """What a call touches, wherever it lies. ``blocks`` are storages, or temporaries as ``~place`` in ``Work.temporaries``,
     ``touched`` the bytes of each that a pass touches at most; ``again``: what a product reads again its rule knows to
     have left the L2."""
 
@@ -453,7 +492,7 @@ def touches_of(work: Work, sizes: Callable[[int], int], l2_bytes: int) -> Touche
             *((o, _WRITE) for o in one.writes),
         ):
             if isinstance(operand, int):
-                number, size = ~operand, max(1, work.scratch[operand])
+                number, size = ~operand, max(1, work.temporaries[operand])
                 first, span, moved = 0, size, size
             else:
                 number, size = operand.tensor.storage, sizes(operand.tensor.storage)
@@ -596,7 +635,7 @@ def _reach(access: Access, size: int, unit: int) -> tuple[int, int, int]:
 
 def _uses(work: Work, operand: Operand) -> float:
     """Multiply-adds of the product that an element of an operand takes part in."""
-    nbytes = work.scratch[operand] if isinstance(operand, int) else operand.tensor.nbytes
+    nbytes = work.temporaries[operand] if isinstance(operand, int) else operand.tensor.nbytes
     size = DTYPE_BYTES.get(work.math_dtype, 4) if isinstance(operand, int) else operand.tensor.itemsize
     return (work.matmul_flops or 0) / 2 * size / max(1, nbytes)
 

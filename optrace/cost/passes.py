@@ -6,6 +6,8 @@ kernels says so in ``Work.passes``; for the rest the order follows from the temp
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from optrace.cost.work import MATRIX_KINDS, Access, Operand, Pass, Work
 
 
@@ -15,10 +17,17 @@ def passes_of(work: Work) -> tuple[Pass, ...]:
     A temporary as large as an operand that is read is a copy of it in another layout or dtype, made first and read
     in its place. Any other (partial sums, a result in another layout) is written in the operand's pass and read
     by one more, which writes the results. What a call that is no product reads again it reads in passes of their own,
-    the last of which writes.
+    the last of which writes. What a product spills it writes beside its results.
     """
-    if work.passes:
-        return work.passes
+    passes = work.passes or _passes(work)
+    if not work.spilled:
+        return passes
+    spill = len(work.scratch)
+    return tuple(replace(one, writes=(*one.writes, spill)) if one.is_product else one for one in passes)
+
+
+def _passes(work: Work) -> tuple[Pass, ...]:
+    """The passes of a call whose rule does not name them."""
     found: list[Pass] = []
     sources: list[Operand] = list(work.reads)
     uncopied = list(range(len(work.reads)))

@@ -25,6 +25,9 @@ from optrace.graph.columns import Ints
 #: Where cuBLAS's own workspace lies: behind everything that the allocator hands out.
 _WORKSPACE = 1 << 60
 
+#: Where threads keep what they spill, the same place for all kernels.
+_LOCAL_MEMORY = 1 << 61
+
 #: A stretch that settles a call touches this many times what the cache holds: what was touched once may stay in part.
 _SETTLED = 2.0
 
@@ -71,7 +74,7 @@ def footprints(columns: Columns, works: Works, l2_bytes: int) -> Footprints:
         found = touches_of(work, lambda storage: sizes[storage] if storage >= 0 else 0, l2_bytes)
         place = tuple(here.index(block) if block in here else None for block in found.blocks)
         sizes_made = tuple(sizes[storage] if storage >= 0 else -1 for storage in made)
-        kind = (found.passes, found.again, place, len(operands), sizes_made, work.scratch, work.allocated)
+        kind = (found.passes, found.again, place, len(operands), sizes_made, work.temporaries, work.allocated)
         touches.append(found)
         places.append(place)
         kinds.append(numbers.setdefault(kind, len(numbers)))
@@ -165,7 +168,7 @@ class _Run:
         if not turn:
             made = [*self._standing, *made]
         work = self._works[turn]
-        if work.scratch:
+        if work.temporaries:
             made += _temporaries(work, self._inside.get(self.calls[turn], ()))
         return made
 
@@ -176,7 +179,7 @@ class _Run:
         if not touched:
             return []
         start = self._row_start[turn]
-        temporaries = len(placed) - len(self._works[turn].scratch)
+        temporaries = len(placed) - len(self._works[turn].temporaries)
         return [
             self._rows[start + at]
             if at is not None
@@ -212,6 +215,8 @@ def _temporaries(work: Work, allocated: Sequence[int]) -> Iterator[_Block]:
         size = max(1, nbytes)
         yield (own[place] if place < len(own) else free), size
         free += size
+    if work.spilled:
+        yield _LOCAL_MEMORY, work.spilled
 
 
 def _stretches(run: _Run, settling_bytes: float) -> tuple[list[int], Hashes]:

@@ -41,7 +41,7 @@ class Access:
     scattered: int = 0
 
 
-#: What a pass touches: an operand, or a temporary by its place in ``Work.scratch``.
+#: What a pass touches: an operand, or a temporary by its place in ``Work.temporaries``.
 Operand = Access | int
 
 
@@ -70,6 +70,7 @@ class Work:
     bytes that a kernel reads again, tile by tile, because they have left the L2 meanwhile; ``scratch``, the bytes
     of each temporary (a copy in another layout, split-K partial sums), written once and read once within the
     call, in order of use; ``reserved``, bytes that the call allocates besides ``allocated`` temporaries.
+    ``spilled``: local memory to which the threads that run at once spill registers; it lies where it lay before.
     ``passes`` says which kernel touches what, where that does not follow from the above (``cost/passes.py``).
     """
 
@@ -87,7 +88,13 @@ class Work:
     rereads: tuple[Access, ...] = ()
     scratch: tuple[int, ...] = ()
     reserved: int = 0
+    spilled: int = 0
     passes: tuple[Pass, ...] = ()
+
+    @property
+    def temporaries(self) -> tuple[int, ...]:
+        """Bytes of all that the call's kernels write besides its results: ``scratch``, then what they spill."""
+        return (*self.scratch, self.spilled) if self.spilled else self.scratch
 
     @property
     def launches(self) -> int | None:

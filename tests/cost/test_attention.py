@@ -2,6 +2,7 @@
 
 import pytest
 
+from optrace.cost.passes import passes_of
 from optrace.cost.rules import work_of
 from tests.cost.calls import T
 
@@ -172,3 +173,25 @@ def test_encoder_layer(maker, target):
     work = work_of(node, target)
     assert work.matmul_flops == 2 * 952_647_680 + 2 * 2 * 580 * 512 * 2048
     assert (work.kernels, work.memsets) == (3 + 2 + 2 + 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "value_dim", "dtype", "spilled"),
+    [
+        # 2 x 6 x 3 CTAs of 64 queries, 128 threads each, 344 bytes a thread; no more than 3 on each of 132 SMs at once.
+        (2, 64, "float32", 2 * 6 * 3 * 128 * 344),
+        (32, 64, "float32", 3 * 132 * 128 * 344),
+        # The kernel for larger values spills nothing, the one for any size 216 bytes, of 32 queries a CTA.
+        (2, 128, "float32", 0),
+        (2, 256, "float32", 2 * 6 * 6 * 128 * 216),
+        (2, 64, "bfloat16", 0),
+    ],
+)
+def test_cutlass_spills_registers(maker, target, batch, value_dim, dtype, spilled):
+    q, v = T(batch, 6, 192, 64, dtype=dtype), T(batch, 6, 192, value_dim, dtype=dtype)
+    seed = T(dtype="int64")
+    node = maker(f"{EFFICIENT}.default", q, q, v, None, False, out=(v, T(batch, 6, 0), seed, seed))
+    work = work_of(node, target)
+    assert (work.spilled, work.temporaries, work.allocated) == (spilled, (spilled,) if spilled else (), ())
+    (only,) = passes_of(work)
+    assert (0 in only.writes) == bool(spilled)

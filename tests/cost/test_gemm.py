@@ -274,3 +274,21 @@ def test_large_partial_sums_are_added_in_place(target):
     # 16 x 9 = 144 tiles of 64 x 64 in two parts: one of them goes through the workspace.
     made = plan(Gemm(1000, 520, 384, "float32"), target)
     assert (made.kernels, made.memsets, made.workspace_elements) == (1, 1, 1000 * 520)
+    # 47 x 3 = 141 of 64 x 256 in four, 4 x 4 x 3000 x 768 = 36.9 MB of them: the first three go through one place.
+    made = plan(Gemm(3000, 768, 1024, "float32", right_transposed=True), target)
+    assert (made.tile, made.splits, made.workspace_elements) == ((64, 256), 4, 3000 * 768)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        # 24 x 24 = 576 tiles of 64 x 64 are 5 rounds of 132: 5 x 4096 / 0.96 < 2 x 16384 / 1.2, of 12 x 12 of 128 x 128.
+        (1500, 1536, (64, 64)),
+        # 64 x 4 = 256 of 128 x 128: 2 x 16384 / 1.2 < 8 x 4096 / 0.96, of 128 x 8 of 64 x 64.
+        (8192, 512, (128, 128)),
+        # 4 x 8 = 32 of 64 x 64 leave SMs idle, one round of 1024 / 0.55 does not.
+        (256, 512, (32, 32)),
+    ],
+)
+def test_float32_products_take_the_tile_that_ends_soonest(target, m, n, tile):
+    assert plan(Gemm(m, n, 128, "float32", right_transposed=True, fused_bias=True), target).tile == tile

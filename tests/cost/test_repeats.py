@@ -94,7 +94,7 @@ def test_traffic_of_a_loop_is_that_of_all_its_turns(side, monkeypatch):
     whole = warm_traffic(columns, works, prints, memory_use(columns, temporaries), L2)
     for name in ("read", "written"):
         moved, all_moved = getattr(short, name).sum(), getattr(whole, name).sum()
-        assert moved == pytest.approx(all_moved, rel=0.005, abs=MB)
+        assert moved == pytest.approx(all_moved, rel=0.01, abs=MB)  # SMs change sides by call
 
 
 def test_storages_after_a_turn_are_numbered_on():

@@ -29,10 +29,54 @@ def moved(work):
 
 
 SHORT, LONG = 4 * 24, 128 * 5000
+#: 8 images of 64 x 56 x 56 floats to as many, weights of 64 x 64 x 3 x 3; 4 of 4 x 8 x 8, a pixel a window.
+IMAGES, KERNEL, SMALL, PIXEL = 4 * 8 * 64 * 56 * 56, 4 * 64 * 64 * 9, 4 * 4 * 4 * 8 * 8, 4 * 4 * 4
+STEPS = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+PLAIN = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 TABLE = T(100, 16)
 DRAWN = round(4 * 100 * 16 * (1 - math.exp(-8 / 100)))
 
 ROWS = [
+    # Data and weights to channels last; the product, which writes NCHW itself; then the bias, added to the result in place.
+    (
+        ("aten.convolution.default", T(8, 64, 56, 56), T(64, 64, 3, 3), T(64), *STEPS), T(8, 64, 56, 56),
+        2 * (IMAGES + KERNEL) + IMAGES + 4 * 64, IMAGES + KERNEL + IMAGES + IMAGES, 0, 0,
+    ),
+    # Two products over the pixels where they lie: the gradient is read with the weights and with the data, and once more for
+    # the bias; the weights' gradient is the sum of one an image.
+    (
+        ("aten.convolution_backward.default", T(4, 4, 8, 8), T(4, 4, 8, 8), T(4, 4, 1, 1), None, *PLAIN, [True, True, True]),
+        (T(4, 4, 8, 8), T(4, 4, 1, 1), T(4)),
+        3 * SMALL + PIXEL + SMALL + 4 * PIXEL, SMALL + 4 * PIXEL + PIXEL + 4 * 4, 0, 0,
+    ),
+    # Depthwise, by PyTorch's own kernels: the gradient is read twice.
+    (
+        ("aten.convolution_backward.default", T(4, 4, 8, 8), T(4, 4, 8, 8), T(4, 1, 1, 1), None, *PLAIN[:-1], 4, [True, True, False]),
+        (T(4, 4, 8, 8), T(4, 1, 1, 1), None),
+        3 * SMALL + 4 * 4, SMALL + 4 * 4, 0, 0,
+    ),
+    # Zeros, then the gradients of the picked pixels over them; resampling adds to the zeros.
+    (
+        ("aten.max_pool2d_with_indices_backward.default", T(1, 4, 4, 4), T(1, 4, 8, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, ints(1, 4, 4, 4)),
+        T(1, 4, 8, 8),
+        (4 + 8) * 64, 2 * 4 * 256, 0, 0,
+    ),
+    (
+        ("aten.upsample_bilinear2d_backward.default", T(1, 4, 8, 8), [8, 8], [1, 4, 4, 4], False), T(1, 4, 4, 4),
+        4 * 256 + 4 * 64, 2 * 4 * 64, 0, 0,
+    ),
+    # A CTA a channel passes twice over data and gradient: 64 of 6.4 MB at once, twice and with copies, fill more than the
+    # L2; 64 of 50 KB do not.
+    (
+        ("aten.cudnn_batch_norm_backward.default", T(32, 64, 224, 224), T(32, 64, 224, 224), T(64), None, None, T(64), T(64), 1e-5, T(0, dtype="uint8")),
+        (T(32, 64, 224, 224), T(64), T(64)),
+        2 * 2 * 4 * 32 * 64 * 224 * 224 + 3 * 4 * 64, 4 * 32 * 64 * 224 * 224 + 2 * 4 * 64, 0, 0,
+    ),
+    (
+        ("aten.cudnn_batch_norm_backward.default", T(4, 64, 56, 56), T(4, 64, 56, 56), T(64), None, None, T(64), T(64), 1e-5, T(0, dtype="uint8")),
+        (T(4, 64, 56, 56), T(64), T(64)),
+        2 * 4 * 4 * 64 * 56 * 56 + 3 * 4 * 64, 4 * 4 * 64 * 56 * 56 + 2 * 4 * 64, 0, 0,
+    ),
     # Values copied twice, positions filled in, both sorted in place.
     (
         ("aten.sort.default", T(4, 24)), (T(4, 24), ints(4, 24)),

@@ -29,8 +29,9 @@ def accuracy() -> Accuracy:
 LIMITS = {
     "launches": (0.0, 0.0),
     # Of programs that move a MB and more.
-    "hbm_bytes": (0.05, 0.15),
-    "hbm_read": (0.05, 0.40),
+    "hbm_bytes": (0.04, 0.14),
+    "hbm_read": (0.04, 0.30),
+    "hbm_written": (0.08, 0.62),
     "peak_bytes": (0.0, 0.02),
     "flops": (0.0, 0.0),
     "device_us": (0.08, 0.18),

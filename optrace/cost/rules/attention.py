@@ -121,9 +121,10 @@ def attends_by_cudnn(node: OpNode, target: Target) -> Work:
 
 
 @rule("aten._scaled_dot_product_efficient_attention")
-def attends_in_one_kernel(node: OpNode, _target: Target) -> Work:
+def attends_in_one_kernel(node: OpNode, target: Target) -> Work:
     """CUTLASS's fused kernel (attention.cu)."""
-    return _forward(node, heads_first(node))
+    shape = heads_first(node)
+    return _forward(node, shape, spilled=_spilled_by_cutlass(node, shape, target))
 
 
 @rule("aten._scaled_dot_product_flash_attention_for_cpu")
@@ -152,8 +153,9 @@ def attends_by_flash_length_first(node: OpNode, target: Target) -> Work:
 
 
 @rule("aten._efficient_attention_forward")
-def attends_length_first(node: OpNode, _target: Target) -> Work:
-    return _forward(node, length_first(node))
+def attends_length_first(node: OpNode, target: Target) -> Work:
+    shape = length_first(node)
+    return _forward(node, shape, spilled=_spilled_by_cutlass(node, shape, target))
 
 
 @rule("aten._scaled_dot_product_cudnn_attention_backward")
@@ -186,7 +188,7 @@ def attends_backward_by_cutlass_length_first(node: OpNode, _target: Target) -> W
     return _cutlass_backward(node, length_first(node))
 
 
-def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) -> Work:
+def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0, spilled: int = 0) -> Work:
     return streaming(
         node,
         kernels=kernels,
@@ -195,6 +197,7 @@ def _forward(node: OpNode, shape: Shape, *, kernels: int = 1, memsets: int = 0) 
         matmul_flops=shape.forward_dims * shape.doubled_scores,
         kind="attention",
         math_dtype=node.tensor("query").dtype,
+        spilled=spilled,
     )
 
 
@@ -245,6 +248,24 @@ def _cutlass_backward(node: OpNode, shape: Shape) -> Work:
     if max(shape.dim, shape.value_dim) > 128:
         shares = min(shares, max(1, 200 // sequences))
     return _backward(node, shape, kernels=1 + (shares > 1))
+
+
+#: Registers that a thread of CUTLASS's float32 forward kernel spills, in bytes, and the queries of a CTA, by the largest
+#: value size that it takes (None: any); ``cuobjdump -res-usage`` on torch 2.11's library for compute capability 9.0.
+_SPILLS_BY_VALUE_DIM: tuple[tuple[int | None, int, int], ...] = ((64, 344, 64), (128, 0, 64), (None, 216, 32))
+#: Its threads a CTA, and CTAs that an SM holds: 168 registers a thread.
+_CUTLASS_THREADS, _CUTLASS_CTAS_AN_SM = 128, 3
+
+
+def _spilled_by_cutlass(node: OpNode, shape: Shape, target: Target) -> int:
+    """Local memory of the threads that are resident at once."""
+    if node.tensor("query").dtype != "float32":
+        return 0
+    _, stack, queries = next(
+        row for row in _SPILLS_BY_VALUE_DIM if row[0] is None or shape.value_dim <= row[0]
+    )
+    ctas = shape.batch * shape.heads * math.ceil(shape.queries / queries)
+    return min(ctas, _CUTLASS_CTAS_AN_SM * target.sm_count) * _CUTLASS_THREADS * stack
 
 
 def _drops(node: OpNode) -> int:

@@ -10,9 +10,9 @@ import math
 from optrace.cost.profiles import Target
 from optrace.cost.rules.implicit_gemm import ConvPass, plan, plan_data_gradient, plan_weight_gradient
 from optrace.cost.rules.reduce_config import reduction
-from optrace.cost.rules.table import inputs_read, outputs_written, rule
+from optrace.cost.rules.table import inputs_read, outputs_written, rule, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import FREE, Work
+from optrace.cost.work import FREE, Operand, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 
@@ -27,18 +27,18 @@ def convolves(node: OpNode, target: Target) -> Work:
     biased = node.arg("bias") is not None
     if not outputs_written(node):
         return FREE
-    kernels, memsets, scratch = 1, 0, []
+    kernels, memsets = 1, 0
+    steps = _Steps()
     if not _is_depthwise_native(node, data, weight):
         made = plan(_forward(node, data, weight, result), target)
         relaid = _relaid(data, weight)
         kernels = made.kernels + len(relaid)
         memsets = made.memsets
-        scratch = [tensor.numel * tensor.itemsize for tensor in relaid]
-        scratch += _copied_bytes(
-            (data, made.copies_data), (weight, made.copies_weights), (result, made.copies_result)
-        )
+        steps.relay(relaid)
+        steps.multiply((data, made.copies_data), (weight, made.copies_weights), (result, made.copies_result))
         if biased:
             kernels += kernels_over(result.shape, result)
+            steps.passes.append(Pass((whole(result), whole(node.tensor("bias"))), (whole(result),)))
     return Work(
         kernels=kernels,
         memsets=memsets,
@@ -48,7 +48,8 @@ def convolves(node: OpNode, target: Target) -> Work:
         matmul_flops=flops,
         kind="convolution",
         math_dtype=target.convolution_dtype(data.dtype),
-        scratch=tuple(scratch),
+        scratch=tuple(steps.scratch),
+        passes=tuple(steps.passes),
     )
 
 
@@ -62,32 +63,41 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
     flops = 2 * multiply_adds(node, data, gradient, weight) * (wants_data + wants_weight)
     if not outputs_written(node):
         return FREE
-    kernels, memsets, scratch, reserved = 0, 0, [], 0
+    kernels, memsets, reserved = 0, 0, 0
+    steps = _Steps()
+    results = iter(node.outputs)
     if _is_depthwise_native(node, data, weight):
         kernels = wants_data + wants_weight
+        for wanted_here, other in ((wants_data, weight), (wants_weight, data)):
+            if wanted_here:
+                steps.multiply((gradient, False), (other, False), (next(results), False))
     else:
         forward = _forward(node, data, weight, gradient)
         relaid = _relaid(data, weight, gradient)
         kernels = len(relaid)
-        scratch = [tensor.numel * tensor.itemsize for tensor in relaid]
+        steps.relay(relaid)
         if wants_data:
             made = plan_data_gradient(_backward(forward, data), target)
             kernels, memsets = kernels + made.kernels, memsets + made.memsets
-            scratch += _copied_bytes(
-                (gradient, made.copies_data), (weight, made.copies_weights), (data, made.copies_result)
+            steps.multiply(
+                (gradient, made.copies_data),
+                (weight, made.copies_weights),
+                (next(results), made.copies_result),
             )
         if wants_weight:
             made = plan_weight_gradient(forward, target)
             kernels, memsets = kernels + made.kernels, memsets + made.memsets
-            scratch += _copied_bytes(
-                (data, made.copies_data), (gradient, made.copies_weights), (weight, made.copies_result)
+            steps.multiply(
+                (data, made.copies_data),
+                (gradient, made.copies_weights),
+                (next(results), made.copies_result),
+                partial_sums=data.shape[0] * weight.numel * 4 if made.sums_images else 0,
             )
-            if made.sums_images:
-                scratch.append(data.shape[0] * weight.numel * 4)
     if wants_bias:
         summed = reduction(gradient, (0, *range(2, len(gradient.shape))), target)
         kernels, memsets = kernels + summed.kernels, memsets + summed.memsets
         reserved = summed.staged * max(4, gradient.itemsize)
+        steps.passes.append(Pass((steps.source(gradient),), (whole(next(results)),)))
     return Work(
         kernels=kernels,
         memsets=memsets,
@@ -97,9 +107,60 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
         matmul_flops=flops,
         kind="convolution",
         math_dtype=target.convolution_dtype(data.dtype),
-        scratch=tuple(scratch),
+        scratch=tuple(steps.scratch),
         reserved=reserved,
+        passes=tuple(steps.passes),
     )
+
+
+class _Steps:
+    """The kernels of a call, one after the other, and their temporaries."""
+
+    def __init__(self) -> None:
+        self.scratch: list[int] = []
+        self.passes: list[Pass] = []
+        self._relaid: dict[int, int] = {}
+
+    def source(self, tensor: TensorMeta) -> Operand:
+        """Where a tensor is read: as it lies, or as PyTorch laid it out."""
+        return self._relaid.get(tensor.id, whole(tensor))
+
+    def relay(self, tensors: list[TensorMeta]) -> None:
+        """Copies that PyTorch makes before it calls cuDNN."""
+        for tensor in tensors:
+            made = self._temporary(tensor.numel * tensor.itemsize)
+            self.passes.append(Pass((whole(tensor),), (made,)))
+            self._relaid[tensor.id] = made
+
+    def multiply(
+        self,
+        left: tuple[TensorMeta, bool],
+        right: tuple[TensorMeta, bool],
+        result: tuple[TensorMeta, bool],
+        partial_sums: int = 0,
+    ) -> None:
+        """A product, before it copies of the operands that are to be copied, behind it that of its result."""
+        sources = tuple(
+            self._copied(tensor) if copied else self.source(tensor) for tensor, copied in (left, right)
+        )
+        written, copied = result
+        if not copied and not partial_sums:
+            self.passes.append(Pass(sources, (whole(written),), is_product=True))
+            return
+        made = self._temporary(partial_sums or written.numel * written.itemsize)
+        self.passes.append(Pass(sources, (made,), is_product=True))
+        self.passes.append(Pass((made,), (whole(written),)))
+
+    def _copied(self, tensor: TensorMeta) -> Operand:
+        """The channels-last copy that cuDNN makes of a tensor."""
+        source = self.source(tensor)
+        made = self._temporary(tensor.numel * tensor.itemsize)
+        self.passes.append(Pass((source,), (made,)))
+        return made
+
+    def _temporary(self, nbytes: int) -> int:
+        self.scratch.append(nbytes)
+        return len(self.scratch) - 1
 
 
 def multiply_adds(node: OpNode, large: TensorMeta, small: TensorMeta, weight: TensorMeta) -> int:
@@ -215,10 +276,6 @@ def _lies_channels_last(tensor: TensorMeta) -> bool:
             return False
         expected *= tensor.shape[dim]
     return True
-
-
-def _copied_bytes(*copies: tuple[TensorMeta, bool]) -> list[int]:
-    return [tensor.numel * tensor.itemsize for tensor, copied in copies if copied]
 
 
 def _groups(node: OpNode) -> int:

@@ -10,9 +10,9 @@ from optrace.cost.rules.layouts import (
     contiguous_kernels,
     is_channels_last,
 )
-from optrace.cost.rules.table import rule, streaming
+from optrace.cost.rules.table import rule, streaming, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import Work
+from optrace.cost.work import Access, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Blocks along z that one launch of the 3-d pooling kernels takes (AveragePool3d.cu, DilatedMaxPool3d.cu).
@@ -109,7 +109,7 @@ def _blend(name: str) -> int:
     "aten._upsample_bicubic2d_aa_backward",
 )
 def scatters_gradients(node: OpNode, _target: Target) -> Work:
-    """Zero the gradient, then add to it with atomics (DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu,
+    """Zero the gradient, then add to it with atomics, or store what max pooling gathered (DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu,
     UpSample*.cu). Max pooling reads indices instead of the input."""
     gradient, result = node.inputs[0], node.outputs[0]
     copied = _to_copy(gradient)
@@ -128,7 +128,18 @@ def scatters_gradients(node: OpNode, _target: Target) -> Work:
         flops=each * gradient.numel,
         kind="elementwise",
         scratch=contiguous_copies(*copied),
+        passes=_zeroed_first(reads, whole(result), copied, adds="max_pool2d" not in name),
     )
+
+
+def _zeroed_first(
+    reads: list[Access], result: Access, copied: tuple[TensorMeta, ...], *, adds: bool
+) -> tuple[Pass, ...]:
+    """Operands that are copied first, zeros, and the pass that ``adds`` to them or stores over them."""
+    places = {tensor.id: number for number, tensor in enumerate(copied)}
+    copies = tuple(Pass((whole(tensor),), (number,)) for number, tensor in enumerate(copied))
+    sources = tuple(places.get(access.tensor.id, access) for access in reads)
+    return (*copies, Pass((), (result,)), Pass((*sources, *((result,) if adds else ())), (result,)))
 
 
 @rule("aten.max_pool3d_with_indices_backward", "aten.avg_pool3d_backward")

@@ -126,6 +126,7 @@ def streaming(
     rereads: Iterable[Access] = (),
     scratch: tuple[int, ...] = (),
     reserved: int = 0,
+    spilled: int = 0,
     passes: Iterable[Pass] = (),
 ) -> Work:
     """Work that passes once over its operands; nothing at all where nothing is written (empty tensors)."""
@@ -148,6 +149,7 @@ def streaming(
         rereads=tuple(rereads),
         scratch=scratch,
         reserved=reserved,
+        spilled=spilled,
         passes=tuple(passes),
     )
 
