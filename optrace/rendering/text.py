@@ -13,6 +13,7 @@ from optrace.graph import OpNode, TensorMeta, Value
 from optrace.rendering import findings
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows, region_rows
 from optrace.rendering.details import plain_value, tensor_name
+from optrace.rendering.markup import visible
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import (
     missing_figures,
@@ -30,8 +31,8 @@ _TOP_STORAGES = 15
 
 
 def render(report: Report, options: DrawOptions) -> Rendered:  # noqa: ARG001 - a listing is never folded
-    """ASCII text, with any other letters of the program written as escapes."""
-    text = "\n".join(_lines(report)) + "\n"
+    """ASCII text, with any other letters of the program, and line breaks in its names, written as escapes."""
+    text = "".join(visible(line).replace("\n", "\\n") + "\n" for line in _lines(report))
     return Rendered(text.encode("ascii", "backslashreplace"))
 
 

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from optrace.rendering import render_bytes
+from optrace.rendering.markup import visible
 from optrace.rendering.palette import PAINT
 from tests.rendering.by_hand import HandGraph
 
@@ -152,6 +153,17 @@ def test_text_of_the_program_is_shown_and_not_run(name: str, where: str) -> None
     for word in re.findall(r"\w{3,}", name, re.ASCII):
         assert word in text
     assert "\x00" not in text
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_names_of_a_program_are_shown_in_listings(name: str) -> None:
+    hand = HandGraph()
+    hand.call("aten.relu.default", [hand.tensor((4,))], [hand.tensor((4,))], module=name, cls=name)
+    report = hand.report()
+    listed = render_bytes(report, "txt").decode("ascii")
+    assert all(line.isprintable() for line in listed.splitlines())
+    written = ElementTree.fromstring(render_bytes(report, "graphml"))
+    assert visible(name) in [element.text for element in written.iter()]
 
 
 def test_escapes_stand_in_the_picture_as_they_were_written() -> None:

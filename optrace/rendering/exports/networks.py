@@ -12,14 +12,19 @@ import msgspec
 import networkx as nx
 
 from optrace.rendering.exports.columns import figures, rows
+from optrace.rendering.markup import visible
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.report import Report
 
 
 def render_graphml(report: Report, options: DrawOptions) -> Rendered:
     """GraphML (Brandes, Eiglsperger, Lerner; graphml.graphdrawing.org)."""
+    network = _network(report, options)
+    nodes, edges = network.nodes(data=True), network.edges(data=True)
+    for attributes in (network.graph, *(own for _, own in nodes), *(own for *_, own in edges)):
+        attributes.update({name: visible(text) for name, text in attributes.items() if isinstance(text, str)})
     sink = io.BytesIO()
-    nx.write_graphml_xml(_network(report, options), sink, named_key_ids=True)
+    nx.write_graphml_xml(network, sink, named_key_ids=True)
     return Rendered(sink.getvalue())
 
 
