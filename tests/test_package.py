@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_package_list_is_what_is_in_the_tree():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    library = {".".join(f.parent.relative_to(ROOT).parts) for f in (ROOT / "optrace").rglob("__init__.py")}
+    # Folders of data too: for setuptools each is a package.
+    files = [f for f in (ROOT / "optrace").rglob("*") if f.is_file() and f.parent.name != "__pycache__"]
+    library = {".".join(f.parent.relative_to(ROOT).parts) for f in files}
     command = {
         ".".join(("optrace", "cli", *f.parent.relative_to(ROOT / "cli").parts))
         for f in (ROOT / "cli").rglob("__init__.py")
