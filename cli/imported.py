@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def is_trace(data: bytes) -> bool:
     """Whether this is another tool's trace, told from its outer fields without torch."""
     try:
-        return writer_of(data) is not None
+        return writer_of(data) not in (None, "optrace graph")
     except NotJsonError:
         return False
 

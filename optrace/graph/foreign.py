@@ -52,8 +52,9 @@ CPP_DTYPES = {
 
 _OF_DTYPE = {dtype: name for name, dtype in reversed(CPP_DTYPES.items())}
 
-#: What wrote a file: torch's profiler, ``ExecutionTraceObserver``, optrace (its timeline in the profiler's format).
-Writer = Literal["profiler", "execution trace", "optrace timeline"]
+#: What wrote a file: torch's profiler, ``ExecutionTraceObserver``, optrace (its timeline in the profiler's format, or
+#: any file that says its ``format``: a ``graph.json``).
+Writer = Literal["profiler", "execution trace", "optrace timeline", "optrace graph"]
 
 
 class NotJsonError(ValueError):
@@ -91,7 +92,7 @@ def unpacked(data: bytes) -> bytes:
 
 
 def writer_of(data: bytes) -> Writer | None:
-    """What wrote an (unpacked) JSON object, by its outer fields; None for any other, a ``graph.json`` among them.
+    """What wrote an (unpacked) JSON object, by its outer fields; None for any other.
 
     Raises ``NotJsonError`` for what is no JSON object.
     """
@@ -100,7 +101,7 @@ def writer_of(data: bytes) -> Writer | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(f"not a JSON object ({error})") from None
     if outer.format:
-        return None
+        return "optrace graph"
     if outer.traceEvents:
         return "optrace timeline" if outer.optrace else "profiler"
     return "execution trace" if outer.nodes and outer.schema else None

@@ -13,6 +13,7 @@ A profiler writes an op and the ops that it is made of; the calls taken are the 
 others, which is what optrace records when it runs a program.
 """
 
-from optrace.tracing.imports.reading import Imported, TraceFileError, read_trace
+from optrace.tracing.imports.reading import Imported, read_trace
+from optrace.tracing.imports.seen import TraceFileError
 
 __all__ = ["Imported", "TraceFileError", "read_trace"]

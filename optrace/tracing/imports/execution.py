@@ -15,7 +15,7 @@ from typing import Any
 from optrace.graph import Phase
 from optrace.graph.foreign import CPP_DTYPES
 from optrace.tracing.imports.overloads import is_made_of_others, overloads_of
-from optrace.tracing.imports.seen import SeenCall, SeenRun, SeenTensor, SeenValue
+from optrace.tracing.imports.seen import SeenCall, SeenRun, SeenTensor, SeenValue, TraceFileError, checked
 
 _OP = re.compile(r"(?!autograd::|torch::)([A-Za-z_]\w*)::([A-Za-z_]\w*)\Z")
 _SCHEMA = re.compile(r"[\w:]+?::\w+(?:\.(\w+))?\(")
@@ -32,7 +32,7 @@ class _Node:
 
 
 def read_execution(document: Mapping[str, Any]) -> SeenRun:
-    """Raises ``ValueError`` where the trace holds no op."""
+    """Raises ``TraceFileError`` where the trace holds no op."""
     inside: dict[int, list[_Node]] = defaultdict(list)
     known = {int(node["id"]) for node in document["nodes"]}
     for node in document["nodes"]:
@@ -49,7 +49,7 @@ def read_execution(document: Mapping[str, Any]) -> SeenRun:
         )
     calls = [call for _, call in sorted(_calls(inside), key=lambda pair: pair[0])]
     if not calls:
-        raise ValueError("it holds no op")
+        raise TraceFileError("it holds no op")
     on_gpu = any(tensor.device.startswith("cuda") for call in calls for tensor in call.outputs or ())
     notes = [] if on_gpu else ["the trace holds no GPU: its calls ran on the CPU"]
     return SeenRun("execution trace", calls, device="a GPU" if on_gpu else "", notes=notes)
@@ -132,8 +132,10 @@ def _tensor(value: Any, shape: Sequence[int], dtype: str, stride: Sequence[int])
     if not isinstance(value, list) or len(value) < 6 or not value[1]:
         return None
     steps = tuple(stride) if len(stride) == len(shape) else _row_major(shape)
-    return SeenTensor(
-        tuple(shape), steps, CPP_DTYPES.get(dtype, dtype), str(value[5]), int(value[1]), int(value[2])
+    return checked(
+        SeenTensor(
+            tuple(shape), steps, CPP_DTYPES.get(dtype, dtype), str(value[5]), int(value[1]), int(value[2])
+        )
     )
 
 

@@ -18,7 +18,15 @@ from optrace.graph import Frame, ModuleCall, Phase, Source
 from optrace.graph.foreign import CPP_DTYPES
 from optrace.graph.measured import LaunchKind
 from optrace.tracing.imports.overloads import is_made_of_others, overloads_of
-from optrace.tracing.imports.seen import SeenCall, SeenLaunch, SeenRun, SeenTensor, SeenValue
+from optrace.tracing.imports.seen import (
+    SeenCall,
+    SeenLaunch,
+    SeenRun,
+    SeenTensor,
+    SeenValue,
+    TraceFileError,
+    checked,
+)
 from optrace.tracing.phases import from_optimizer
 
 #: Events that stand around others on the host.
@@ -56,7 +64,7 @@ class _Around:
 
 
 def read_kineto(document: Mapping[str, Any]) -> SeenRun:
-    """Raises ``ValueError`` where the trace holds no shapes, or no op at all."""
+    """Raises ``TraceFileError`` where the trace holds no shapes, or no op at all."""
     events = [event for event in document["traceEvents"] if isinstance(event, dict)]
     threads: dict[tuple[Any, Any], list[_Event]] = defaultdict(list)
     for event in events:
@@ -64,9 +72,9 @@ def read_kineto(document: Mapping[str, Any]) -> SeenRun:
             threads[event.get("pid"), event.get("tid")].append(_event(event))
     roots = [root for found in threads.values() for root in _nested(found)]
     if not any(event.get("cat") == "cpu_op" for event in events):
-        raise ValueError("it holds no op: profile with ProfilerActivity.CPU")
+        raise TraceFileError("it holds no op: profile with ProfilerActivity.CPU")
     if not any("Input Dims" in event.get("args", {}) for event in events):
-        raise ValueError("it holds no shapes: profile with record_shapes=True")
+        raise TraceFileError("it holds no shapes: profile with record_shapes=True")
     named = any("." in event.name for event in _all(roots) if _OP.match(event.name))
     reader = _Reader(named)
     for root in sorted(roots, key=lambda event: event.start_us):
@@ -207,7 +215,7 @@ def _tensor(shape: Sequence[int], stride: Sequence[int], dtype: str) -> SeenTens
         stride = [1] * len(shape)
         for place in range(len(shape) - 2, -1, -1):
             stride[place] = stride[place + 1] * max(1, shape[place + 1])
-    return SeenTensor(tuple(shape), tuple(stride), dtype)
+    return checked(SeenTensor(tuple(shape), tuple(stride), dtype))
 
 
 def _value(text: str) -> SeenValue:

@@ -13,11 +13,7 @@ from optrace.graph.measured import MeasuredLaunch, MeasuredRun
 from optrace.tracing.imports.building import build
 from optrace.tracing.imports.execution import read_execution
 from optrace.tracing.imports.kineto import read_kineto
-from optrace.tracing.imports.seen import SeenRun
-
-
-class TraceFileError(ValueError):
-    """The data is no trace that can be read. The message says why."""
+from optrace.tracing.imports.seen import SeenRun, TraceFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +37,26 @@ def read_trace(data: bytes, program: str = "") -> Imported:
         writer = writer_of(data)
     except NotJsonError as error:
         raise TraceFileError(str(error)) from None
+    if writer == "optrace graph":
+        raise TraceFileError("a graph.json of optrace, packed: unpack it first (gunzip)")
     if writer == "optrace timeline":
         raise TraceFileError(
             "a timeline that optrace wrote, of predicted times: read the program's graph.json"
         )
+    if writer is None:
+        raise TraceFileError(
+            'neither a profiler\'s trace ("traceEvents") nor an execution trace ("schema" and "nodes")'
+        )
     try:
         document = msgspec.json.decode(data)
-        if writer == "profiler":
-            run = read_kineto(document)
-        elif writer == "execution trace":
-            run = read_execution(document)
-        else:
-            raise TraceFileError(
-                'neither a profiler\'s trace ("traceEvents") nor an execution trace ("schema" and "nodes")'
-            )
+        run = read_kineto(document) if writer == "profiler" else read_execution(document)
+        graph, measured = build(run, program), _measured(run)
     except TraceFileError:
         raise
-    except ValueError as error:
-        raise TraceFileError(str(error)) from None
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise TraceFileError(f"inconsistent: {error!r}") from None
     named = run.device if run.device != "a GPU" else ""
-    return Imported(build(run, program), run.kind, named, _measured(run))
+    return Imported(graph, run.kind, named, measured)
 
 
 def _measured(run: SeenRun) -> MeasuredRun | None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 from optrace.graph import ModuleCall, Phase, Source
 from optrace.graph.measured import LaunchKind
+
+
+class TraceFileError(ValueError):
+    """The data is no trace that can be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,24 @@ class SeenTensor:
     device: str = ""
     storage: int | None = None
     offset: int = 0
+
+
+#: Elements that a tensor may span: what torch can still address, in the widest type.
+_MOST = 1 << 58
+
+
+def checked(tensor: SeenTensor) -> SeenTensor:
+    """The tensor as it is. Raises ``TraceFileError`` for one that there cannot be."""
+    if len(tensor.shape) != len(tensor.stride) or not all(
+        type(n) is int and n >= 0 for n in (*tensor.shape, *tensor.stride, tensor.offset)
+    ):
+        raise TraceFileError(
+            f"it holds a tensor of shape {list(tensor.shape)}, strides {list(tensor.stride)}, offset {tensor.offset}"
+        )
+    span = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
+    if max(prod(tensor.shape), span + tensor.offset) > _MOST:
+        raise TraceFileError(f"it holds a tensor larger than any memory, of shape {list(tensor.shape)}")
+    return tensor
 
 
 #: An argument. Its plain values are as the trace has them; ``Unknown`` where it has none.

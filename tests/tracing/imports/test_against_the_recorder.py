@@ -155,11 +155,37 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
         (b'{"traceEvents": 3}', "inconsistent"),
         (b'{"schema": "1.1", "nodes": []}', "it holds no op"),
         (b'{"schema": "1.1", "nodes": [{"id": 1}]}', "inconsistent"),
+        (
+            b'{"schema": "1.1", "nodes": [{"id": "q", "name": "", "inputs": {}, "outputs": {}}]}',
+            "inconsistent: ValueError",
+        ),
+        (
+            gzip.compress(b'{"format": "optrace.graph", "nodes": []}'),
+            "a graph.json of optrace, packed: unpack it first",
+        ),
     ],
 )
 def test_what_is_no_trace(data: bytes, message: str) -> None:
     with pytest.raises(TraceFileError, match=message):
         read_trace(data)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "said"),
+    [
+        ([-1, 3], [3, 1], r"a tensor of shape \[-1, 3\], strides \[3, 1\]"),
+        ([2, 3], [3, -1], r"strides \[3, -1\]"),
+        (["x"], [1], r"a tensor of shape \['x'\]"),
+        ([1 << 40, 1 << 40], [1 << 40, 1], "larger than any memory"),
+        ([2, 2], [1 << 60, 1], "larger than any memory"),
+        ("xy", [1], "inconsistent|a tensor of shape"),
+    ],
+)
+def test_a_tensor_that_there_cannot_be(shape: object, stride: object, said: str) -> None:
+    call, kernel = _call(0, 1, 0, 7)
+    call["args"] |= {"Input Dims": [shape], "Input Strides": [stride]}  # type: ignore[operator]  # a dict
+    with pytest.raises(TraceFileError, match=said):
+        read_trace(_profile(call, kernel))
 
 
 def test_a_packed_file_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +196,11 @@ def test_a_packed_file_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_are_told_apart_by_their_outer_fields() -> None:
-    assert writer_of(json.dumps({"format": "optrace.graph", "nodes": [], "schema": 1}).encode()) is None
+    assert (
+        writer_of(json.dumps({"format": "optrace.graph", "nodes": [], "schema": 1}).encode())
+        == "optrace graph"
+    )
+    assert writer_of(b'{"a": 1}') is None
     assert writer_of(b'{"traceEvents": []}') == "profiler"
     assert writer_of(b'{"schema": "1", "nodes": []}') == "execution trace"
     assert writer_of(b'{"schema": "1"}') is None
