@@ -59,20 +59,40 @@ def test_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offered(monkeypatch, "bash", "optrace my_mod") == ""  # the shell then offers files
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_itself(optrace, tmp_path: Path) -> None:
-    (tmp_path / "script").write_text(optrace("completion", "bash").out)
-    command = tmp_path / "optrace"
+def asked_of(shell: str, question: str, optrace, folder: Path) -> list[str]:
+    """What a real shell prints that has read the script, in ``folder``."""
+    (folder / "script").write_text(optrace("completion", shell).out)
+    command = folder / "optrace"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m optrace.cli "$@"\n')
     command.chmod(0o755)
-    asked = 'source script; COMP_WORDS=(optrace model.py --gpu h2); COMP_CWORD=3; _optrace_completion optrace; echo "${COMPREPLY[@]}"'
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
-        ["bash", "-c", asked],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
+        [shell, "-c", question],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ran.stdout.split() == ["h200"]
+    return ran.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_itself(optrace, tmp_path: Path) -> None:
+    question = 'source script; COMP_WORDS=(optrace model.py --gpu h2); COMP_CWORD=3; _optrace_completion optrace; echo "${COMPREPLY[@]}"'
+    assert asked_of("bash", question, optrace, tmp_path) == ["h200"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_itself(optrace, tmp_path: Path) -> None:
+    question = "source script; complete -C 'optrace model.py --gpu h2'"
+    assert asked_of("fish", question, optrace, tmp_path) == ["h200"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_itself(optrace, tmp_path: Path) -> None:
+    """Outside of its line editor: the function as zsh calls it, with what it would hand to ``_describe`` printed."""
+    question = (
+        "compdef() { :; }; _describe() { :; }; _arguments() { print -r -- $*; }; words=(optrace model.py --gpu h2); CURRENT=4; "
+        "source ./script; _optrace_completion"
+    )
+    assert any("h200" in word for word in asked_of("zsh", question, optrace, tmp_path))

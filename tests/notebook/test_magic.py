@@ -69,6 +69,16 @@ def test_what_cannot_be_run(shell: Shell, line: str, cell: str | None, said: str
         shell.magics["optrace"](line, cell)
 
 
+@pytest.mark.parametrize("cell", [None, "1"])
+def test_help_lists_the_options_and_runs_nothing(
+    shell: Shell, cell: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.magics["optrace"]("--help", cell) is None
+    said = capsys.readouterr().out
+    assert said.startswith("usage: %optrace [options] statement, or %%optrace [options] above a cell")
+    assert all(option in said for option in ("--gpu", "--host", "--mode", "--device", "--assume"))
+
+
 def test_in_ipython() -> None:
     interactive = pytest.importorskip("IPython.core.interactiveshell", reason="IPython is an extra")
     shell = interactive.InteractiveShell()
