@@ -63,7 +63,7 @@ def record(
             with bad_input(ProgramError), find_program(target, Options(**options)) as program:
                 say.line(program.describe)
                 say.line(f"{how}; {priced_for(prices)}")
-                with say.progress(lambda: len(session.graph)):
+                with say.progress(lambda: session.calls):
                     program.run(session)
         except BadInput:
             raise

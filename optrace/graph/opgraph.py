@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from operator import attrgetter
+from itertools import repeat, starmap
+from operator import attrgetter, call
 from tempfile import gettempdir
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -36,13 +38,14 @@ from optrace.graph.nouns import (
     TraceInfo,
     Value,
 )
+from optrace.graph.rows import Rows
 from optrace.graph.spill import spilled, values
 
 T = TypeVar("T", bound=Hashable)
 
 EdgeKind = Literal["data", "order"]
 
-_PHASE_NUMBERS: dict[Phase, int] = {phase: number for number, phase in enumerate(PHASES)}
+PHASE_NUMBERS: dict[Phase, int] = {phase: number for number, phase in enumerate(PHASES)}
 
 WRITES = 1
 READS = 2
@@ -76,8 +79,11 @@ class Table(Generic[T]):
     def add(self, value: T) -> int:
         number = self.index.get(value)
         if number is None:
-            number = self.index[value] = len(self.rows)
-            self.rows.append(value)
+            number = len(self.rows)
+            self.rows.append(
+                value
+            )  # first: an interrupt leaves a row that nobody names, no number without a row
+            self.index[value] = number
         return number
 
     def __len__(self) -> int:
@@ -170,8 +176,9 @@ class OpGraph:
         """The number of an overload, entered once."""
         number = self._op_numbers.get(facts.name)
         if number is None:
-            number = self._op_numbers[facts.name] = len(self.ops)
+            number = len(self.ops)
             self.ops.append(facts)
+            self._op_numbers[facts.name] = number
         return number
 
     def add_template(self, args: Template, kwargs: tuple[tuple[str, object], ...], out: object) -> int:
@@ -179,8 +186,9 @@ class OpGraph:
         key = repr((args, kwargs, out))
         number = self._template_numbers.get(key)
         if number is None:
-            number = self._template_numbers[key] = len(self.templates)
+            number = len(self.templates)
             self.templates.append(CallTemplate(args, kwargs, out))
+            self._template_numbers[key] = number
         return number
 
     def add_storage(self, storage: Storage) -> int:
@@ -226,7 +234,7 @@ class OpGraph:
         self._template.append(template)
         self._source.append(source)
         self._module.append(module)
-        self._phase.append(_PHASE_NUMBERS[phase])
+        self._phase.append(PHASE_NUMBERS[phase])
         self._stream.append(stream)
         self._autograd.append(autograd)
         self._python_us.append(python_us)
@@ -237,6 +245,49 @@ class OpGraph:
         self._output_end.append(len(self._outputs))
         self.__dict__.pop("edges", None)
         return len(self._op) - 1
+
+    def append_rows(self, rows: Rows, *then: tuple[Callable[[Any], object], Any]) -> None:
+        """Append calls with their tensors, storages and frees; then call each function of ``then`` with its argument.
+
+        All of it or nothing, whatever interrupts: the steps are functions of C, called from C one after the other, and
+        a signal's handler and another thread run between instructions of Python.
+        """
+        if len(self._op) >= self._room:
+            self.spill()
+        operands, outputs = len(self._operands), len(self._outputs)
+        op, template, source, module, phase, stream, autograd, operand_end, output_end = (
+            zip(*rows.calls, strict=True) if rows.calls else repeat((), 9)
+        )
+        columns: list[tuple[array[Any], Iterable[Any]]] = [
+            (self._op, op),
+            (self._template, template),
+            (self._source, source),
+            (self._module, module),
+            (self._phase, phase),
+            (self._stream, stream),
+            (self._autograd, autograd),
+            (self._python_us, repeat(-1.0, len(rows.calls))),
+            (self._operand_end, [operands + end for end in operand_end]),
+            (self._output_end, [outputs + end for end in output_end]),
+            (self._operands, rows.operands),
+            (self._operand_flags, rows.operand_flags),
+            (self._outputs, rows.outputs),
+            (self._tensor_layout, rows.tensor_layout),
+            (self._tensor_storage, rows.tensor_storage),
+            (self._tensor_offset, rows.tensor_offset),
+            (self._freed_storage, rows.freed_storage),
+            (self._freed_after, rows.freed_after),
+        ]
+        # A number that its column cannot hold raises here, before anything is appended.
+        added = [(column, array(column.typecode, values)) for column, values in columns]
+        steps: list[tuple[Any, ...]] = [
+            *((column.extend, values) for column, values in added),
+            (self.storages.extend, rows.storages),
+            (self.__dict__.pop, "edges", None),
+            (self.__dict__.pop, "_frees", None),
+            *then,
+        ]
+        deque(starmap(call, steps), maxlen=0)
 
     def set_python_us(self, number: int, us: float | None) -> None:
         """Correct what was timed before a call; None: it was not."""
@@ -369,7 +420,7 @@ class OpGraph:
         """Say where a call came from, by rows of ``sources`` and ``module_calls`` (-1: no module)."""
         self._source[number] = source
         self._module[number] = module
-        self._phase[number] = _PHASE_NUMBERS[phase]
+        self._phase[number] = PHASE_NUMBERS[phase]
 
     def python_us(self, number: int) -> float | None:
         """As ``OpNode.python_us``."""
@@ -419,6 +470,11 @@ class OpGraph:
             self._tensor_offset[number],
             number,
         )
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors are numbered."""
+        return len(self._tensor_layout)
 
     def tensor_layout(self, number: int) -> int:
         return self._tensor_layout[number]

@@ -1,73 +1,99 @@
 """Which tensor objects and storages are the same ones, without keeping any alive.
 
-Objects are known by address, which another may get once they are gone: a tensor is kept as a weak reference beside
-what it was; a storage's has a callback, which tells that it was freed. New tensors are most of what recording costs,
-so little is made for one.
+Objects are known by address, which another may get once they are gone: of a tensor and of a storage a weak reference
+is kept, which carries what else is known. A storage's tells when it was freed. New tensors are most of what recording
+costs, so one object is made for one, and numbers are given out later, many at once (``encoding``).
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from weakref import ref
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from optrace.graph import OpGraph, Storage
-from optrace.graph.opgraph import Layout
+from optrace.graph import Storage
 
 NO_STORAGE = -1
 
-#: A tensor as it was when it got its number: the object, the number, the storage's address (None without a storage),
-#: shape, stride, offset.
-_Known = tuple["ref[torch.Tensor]", int, int | None, torch.Size, tuple[int, ...], int]
+#: The number of what has none yet: above all that are given out.
+UNNUMBERED = sys.maxsize
 
 #: So many tensors are remembered before those that are gone are looked for.
 _MANY = 4096
 
 
-class _Watch(ref[torch.UntypedStorage]):
-    """The storage at ``address``, which has a number, until it is freed."""
+class SeenStorage(ref[torch.UntypedStorage]):
+    """A storage as large as it was when it was seen last; whom its end is told gets this reference."""
 
-    __slots__ = ("address", "number")
+    __slots__ = ("address", "device", "nbytes", "number", "pinned")
 
     address: int
     number: int
+    nbytes: int
+    device: str
+    pinned: bool
+
+    @property
+    def content(self) -> Storage:
+        """What a graph keeps of it."""
+        return Storage(self.nbytes, self.device, "pinned" if self.pinned else "")
+
+
+class SeenTensor(ref[torch.Tensor]):
+    """A tensor as it was when it was first seen; ``address`` is its storage's. Without a storage both are None."""
+
+    __slots__ = ("address", "device", "dtype", "number", "offset", "shape", "storage", "stride")
+
+    number: int
+    address: int | None
+    storage: SeenStorage | None
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int | torch.SymInt
+    dtype: torch.dtype
+    device: str
 
 
 class Identities:
-    """Numbers tensors and storages of one graph by first appearance, and tells the graph which storages are freed.
+    """Tells tensors and storages apart.
 
-    ``device_name`` gives the device as the user's program sees it.
+    ``device_name`` gives the device as the user's program sees it. ``gone`` is called with the reference to a storage
+    that was freed, anywhere in the program: a function of C is quick there.
     """
 
-    def __init__(self, graph: OpGraph, device_name: Callable[[torch.device], str]) -> None:
-        self._graph = graph
+    def __init__(
+        self, device_name: Callable[[torch.device], str], gone: Callable[[SeenStorage], object]
+    ) -> None:
         self._device_name = device_name
-        self._tensors: dict[int, _Known] = {}
+        self._gone = gone
+        self._tensors: dict[int, SeenTensor] = {}
         self._room = _MANY
-        self._storages: dict[int, _Watch] = {}
-        # What many have in common, made once.
+        self._storages: dict[int, SeenStorage] = {}
         self._devices: dict[torch.device, str] = {}
-        self._contents: dict[tuple[int, str, str], Storage] = {}
-        self._layouts: dict[tuple[object, ...], int] = {}
+        #: Storages that had a number when they were seen to have grown.
+        self.grown: list[SeenStorage] = []
 
-    def tensor(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
-        known = self._tensors.get(id(tensor))
-        if known is not None:
-            watch, number, address, shape, stride, offset = known
-            if watch() is tensor and (
-                address is None
+    def seen(self, tensor: torch.Tensor) -> SeenTensor:
+        """What is known of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
+        seen = self._tensors.get(id(tensor))
+        if (
+            seen is not None
+            and seen() is tensor
+            and (
+                (address := seen.address) is None
                 or (
                     tensor.untyped_storage()._cdata == address
-                    and tensor.shape == shape
-                    and tensor.stride() == stride
-                    and tensor.storage_offset() == offset
+                    and tensor.shape == seen.shape
+                    and tensor.stride() == seen.stride
+                    and tensor.storage_offset() == seen.offset
                 )
-            ):
-                return number
+            )
+        ):
+            return seen
         return self._enter(tensor)
 
     def close(self) -> None:
@@ -75,8 +101,8 @@ class Identities:
         self._tensors.clear()
         self._storages.clear()
 
-    def register_live(self) -> None:
-        """Number the storages of all device tensors that are alive: a step may free them without touching them,
+    def live(self) -> Iterator[SeenStorage]:
+        """The storages of all device tensors that are alive: a step may free them without touching them,
         as ``zero_grad`` does with the gradients of the step before. Fake tensors of another mode are on no device of
         this run."""
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
@@ -85,15 +111,15 @@ class Identities:
             if issubclass(type(item), torch.Tensor):
                 if isinstance(item, FakeTensor) and item.fake_mode is not mode:
                     continue
-                self._register(item)
+                yield from self._on_device(item)
                 # Of a view torch raises where its base was since written.
                 if not item._is_view() and item.is_leaf and item.requires_grad and item.grad is not None:
-                    self._register(item.grad)
+                    yield from self._on_device(item.grad)
 
-    def _register(self, tensor: torch.Tensor) -> None:
+    def _on_device(self, tensor: torch.Tensor) -> Iterator[SeenStorage]:
         try:
-            if self._device(tensor) not in ("cpu", "meta") and _has_storage(tensor):
-                self._storage(tensor)
+            if self.device_name(_device(tensor)) not in ("cpu", "meta") and _has_storage(tensor):
+                yield self._storage(tensor)
         except (RuntimeError, NotImplementedError):
             pass  # a wrapper that has no storage to ask for
 
@@ -101,80 +127,79 @@ class Identities:
         """The number of a tensor's storage if it was seen before."""
         if not _has_storage(tensor):
             return None
-        known = self._storages.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known.number
+        storage = tensor.untyped_storage()
+        seen = self._storages.get(storage._cdata)
+        return None if seen is None or seen() is not storage else _number(seen)
 
     def known_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor object if it was seen before."""
-        known = self._tensors.get(id(tensor))
-        return None if known is None or known[0]() is not tensor else known[1]
+        seen = self._tensors.get(id(tensor))
+        return None if seen is None or seen() is not tensor else _number(seen)
 
     def alive(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """The tensors that were seen and still live, with their numbers."""
-        for watch, number, *_ in list(self._tensors.values()):
-            tensor = watch()
-            if tensor is not None:
+        """The tensors that have a number and still live, with their numbers."""
+        for seen in list(self._tensors.values()):
+            tensor, number = seen(), _number(seen)
+            if tensor is not None and number is not None:
                 yield number, tensor
 
-    def _enter(self, tensor: torch.Tensor) -> int:
-        """A new number for a tensor."""
-        graph, shape = self._graph, tensor.shape
-        address: int | None = None
-        stride: tuple[int, ...] = ()
-        storage, offset = NO_STORAGE, 0
-        if _has_storage(tensor):
-            watch = self._storage(tensor)
-            address, storage = watch.address, watch.number
-            stride, offset = tensor.stride(), int(tensor.storage_offset())
-            device = graph.storages[storage].device
-        else:
-            device = self._device(tensor)
-        key = (shape, stride, tensor.dtype, device)
-        layout = self._layouts.get(key)
-        if layout is None:
-            layout = self._layouts[key] = graph.layouts.add(_layout(shape, stride, tensor.dtype, device))
-        number = graph.add_tensor(layout, storage, offset)
-        self._tensors[id(tensor)] = (ref(tensor), number, address, shape, stride, offset)
+    def forget_gone(self) -> None:
+        """Remember no more tensors than twice as many as are alive, if they are many."""
         if len(self._tensors) > self._room:
-            self._tensors = {at: known for at, known in self._tensors.items() if known[0]() is not None}
+            for address, seen in list(self._tensors.items()):
+                if seen() is None:
+                    del self._tensors[address]
             self._room = max(_MANY, 2 * len(self._tensors))
-        return number
 
-    def _storage(self, tensor: torch.Tensor) -> _Watch:
+    def forget_storage(self, seen: SeenStorage) -> None:
+        """A storage was freed; another may have its address by now."""
+        if self._storages.get(seen.address) is seen:
+            del self._storages[seen.address]
+
+    def _enter(self, tensor: torch.Tensor) -> SeenTensor:
+        seen = SeenTensor(tensor)
+        seen.number = UNNUMBERED
+        seen.shape, seen.dtype = tensor.shape, tensor.dtype
+        if _has_storage(tensor):
+            storage = self._storage(tensor)
+            seen.storage, seen.address, seen.device = storage, storage.address, storage.device
+            seen.stride, seen.offset = tensor.stride(), tensor.storage_offset()
+        else:
+            seen.storage = seen.address = None
+            seen.device, seen.stride, seen.offset = self.device_name(_device(tensor)), (), 0
+        self._tensors[id(tensor)] = seen
+        return seen
+
+    def _storage(self, tensor: torch.Tensor) -> SeenStorage:
         """The storage of a tensor, as large as it is now."""
         storage = tensor.untyped_storage()
         address, nbytes = storage._cdata, storage.nbytes()
-        known = self._storages.get(address)
-        if known is not None:
-            if self._graph.storages[known.number].nbytes < nbytes:
-                self._graph.set_storage(known.number, nbytes=nbytes)
-            return known
-        device = self._device(tensor)
-        key = (nbytes, device, "pinned" if device == "cpu" and _is_pinned(tensor) else "")
-        content = self._contents.get(key)
-        if content is None:
-            content = self._contents[key] = Storage(*key)
-        watch = self._storages[address] = _Watch(storage, self._freed)
-        watch.address, watch.number = address, self._graph.add_storage(content)
-        return watch
+        seen = self._storages.get(address)
+        if seen is None or seen() is not storage:
+            seen = SeenStorage(storage, self._gone)
+            seen.number, seen.address, seen.nbytes = UNNUMBERED, address, nbytes
+            seen.device = device = self.device_name(_device(tensor))
+            seen.pinned = device == "cpu" and _is_pinned(tensor)
+            self._storages[address] = seen
+        elif seen.nbytes < nbytes:
+            seen.nbytes = nbytes
+            self.grown.append(seen)
+        return seen
 
-    def _freed(self, watch: _Watch) -> None:
-        if self._storages.get(watch.address) is watch:
-            del self._storages[watch.address]
-            self._graph.add_free(watch.number, len(self._graph) - 1)
-
-    def _device(self, tensor: torch.Tensor) -> str:
-        device = tensor.fake_device if type(tensor) is FakeTensor else tensor.device
+    def device_name(self, device: torch.device) -> str:
+        """A device as the user's program sees it."""
         name = self._devices.get(device)
         if name is None:
             name = self._devices[device] = self._device_name(device)
         return name
 
 
-def _layout(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: str) -> Layout:
-    sizes = tuple(int(n) for n in shape)
-    steps = tuple(int(n) for n in stride) or (0,) * len(sizes)
-    return Layout(sizes, steps, str(dtype).removeprefix("torch."), device)
+def _number(seen: SeenTensor | SeenStorage) -> int | None:
+    return None if seen.number == UNNUMBERED else seen.number
+
+
+def _device(tensor: torch.Tensor) -> torch.device:
+    return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

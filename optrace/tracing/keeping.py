@@ -69,7 +69,7 @@ class Kept:
 class KeepingTracer(OpTracer):
     """An ``OpTracer`` that also keeps what the run started from, in ``kept``."""
 
-    def restart(self, *, within_run: bool = False) -> None:
+    def _begin(self) -> None:
         """As ``OpTracer``'s; what was kept goes with the graph."""
         self.kept = Kept()
         self._made: set[int] = set()
@@ -78,7 +78,7 @@ class KeepingTracer(OpTracer):
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
         self._place = (0, 0)
         self._followed: set[int] = set()  # results of calls that autograd made a node for
-        super().restart(within_run=within_run)
+        super()._begin()
 
     def call(self, run: Callable[..., Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call and record it; keep what it is the first to read or to write."""
@@ -106,7 +106,7 @@ class KeepingTracer(OpTracer):
                     self._keep_generator(leaf)
 
     def _keep_tensor(self, tensor: torch.Tensor, written: bool) -> None:
-        kept, number = self.kept, self._identities.tensor(tensor)
+        kept, number = self.kept, self._number(tensor)
         storage = self.graph.tensor_storage(number)
         if tensor.is_conj() or tensor.is_neg():
             kept.conjugated.add(number)
@@ -128,6 +128,9 @@ class KeepingTracer(OpTracer):
             kept.written.add(storage)
             kept.storages[storage] = bytes_of.clone()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
+    def _number(self, tensor: torch.Tensor) -> int:
+        return self._encoder.number(self._identities.seen(tensor))
+
     def _keep_generator(self, generator: torch.Generator) -> None:
         known = self._generators.get(id(generator))
         if known is None:
@@ -141,7 +144,7 @@ class KeepingTracer(OpTracer):
         followed = self.graph.autograd(len(self.graph) - 1)
         for leaf in _leaves(result):
             if isinstance(leaf, torch.Tensor):
-                number = self._identities.tensor(leaf)
+                number = self._number(leaf)
                 storage = self.graph.tensor_storage(number)
                 if storage == NO_STORAGE:
                     self._made_without_storage.add(number)

@@ -8,7 +8,7 @@ by which the module was first reached.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +23,16 @@ from optrace.graph import ModuleCall
 
 @dataclass(slots=True)
 class Activation:
-    """A module in its ``number``-th call, by the frame at ``frame_address``, which lives as long as the activation.
+    """A module in its ``number``-th call, by the frame at ``frame_address``, which lives as long as the call. When
+    it is left, ``module`` is None: nothing that knows of the call keeps parameters alive.
 
     ``chain`` is for the finder of sources: the number of the stack outside that frame. ``row`` is for the one who
     keeps module calls in a table; -1 before.
     """
 
-    module: nn.Module
+    module: nn.Module | None
     path: str
+    cls: str
     number: int
     frame_address: int
     chain: int | None = None
@@ -39,11 +41,11 @@ class Activation:
     @property
     def call(self) -> ModuleCall:
         """What is kept of it."""
-        return ModuleCall(self.path, type(self.module).__name__, self.number)
+        return ModuleCall(self.path, self.cls, self.number)
 
 
 class ModuleTracker:
-    """The stack of modules being called, by global forward hooks."""
+    """The stack of modules being called, by global forward hooks and, where there are no others, in their place."""
 
     def __init__(self) -> None:
         #: From the outermost to the innermost module being called.
@@ -57,14 +59,44 @@ class ModuleTracker:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Follow all module calls inside the context."""
-        before = hooks.register_module_forward_pre_hook(self._enter)
-        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        before = hooks.register_module_forward_pre_hook(self._before)
+        after = hooks.register_module_forward_hook(self._after, always_call=True)
+        call = nn.Module.__call__
+        nn.Module.__call__ = self._shortened(call)  # type: ignore[method-assign]  # see there
         try:
             yield
         finally:
+            nn.Module.__call__ = call  # type: ignore[method-assign]  # as it was
             before.remove()
             after.remove()
             self.activations.clear()
+
+    def _shortened(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``Module.__call__``, without the way that torch takes through its lists of hooks where the only ones are ours:
+        in a model of small ops that takes as long as an op."""
+        enter, leave = self._enter, self._leave
+
+        def __call__(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if (
+                module._backward_hooks
+                or module._backward_pre_hooks
+                or module._forward_hooks
+                or module._forward_pre_hooks
+                or hooks._global_backward_pre_hooks
+                or hooks._global_backward_hooks
+                or len(hooks._global_forward_hooks) > 1
+                or len(hooks._global_forward_pre_hooks) > 1
+                or module._compiled_call_impl is not None
+                or torch._C._get_tracing_state()
+            ):
+                return call(module, *args, **kwargs)
+            enter(module, id(sys._getframe()))
+            try:
+                return module.forward(*args, **kwargs)
+            finally:
+                leave()
+
+        return __call__
 
     def restart_counts(self) -> None:
         """Number calls from 1 again: a new step begins."""
@@ -85,14 +117,20 @@ class ModuleTracker:
         for module, path in list(self._paths.items()):
             yield path, f"{type(module).__module__}.{type(module).__qualname__}"
 
-    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+    def _before(self, module: nn.Module, _inputs: Any) -> None:
+        self._enter(module, id(sys._getframe(1)))
+
+    def _after(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        self._leave()
+
+    def _enter(self, module: nn.Module, frame_address: int) -> None:
         path = self._path(module)
         number = self._calls[path] = self._calls.get(path, 0) + 1
-        self.activations.append(Activation(module, path, number, id(sys._getframe(1))))
+        self.activations.append(Activation(module, path, type(module).__name__, number, frame_address))
 
-    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+    def _leave(self) -> None:
         if self.activations:
-            self.activations.pop()
+            self.activations.pop().module = None
 
     def _path(self, module: nn.Module) -> str:
         caller = self.activations[-1] if self.activations else None
@@ -113,9 +151,12 @@ class ModuleTracker:
     def _path_below(self, caller: Activation, module: nn.Module) -> str | None:
         """The path of a child, by the first of its names; None of a module that is none. The paths of all children
         are kept together: looking through them for each would be quadratic in a long ``Sequential``."""
-        children = caller.module._modules
+        parent = caller.module
+        if parent is None:
+            return None
+        children = parent._modules
         kept = self._below.get(caller.path)
-        if kept is not None and kept[0]() is caller.module:
+        if kept is not None and kept[0]() is parent:
             known = kept[1].get(id(module))
             if known is not None and children.get(known[0]) is module:
                 return known[1]
@@ -125,7 +166,7 @@ class ModuleTracker:
         for name, child in children.items():
             if child is not None and id(child) not in paths:
                 paths[id(child)] = (name, self._enter_names(child, f"{caller.path}.{name}"))
-        self._below[caller.path] = (ref(caller.module), paths)
+        self._below[caller.path] = (ref(parent), paths)
         return paths[id(module)][1]
 
     def _enter_names(self, module: nn.Module, path: str) -> str:

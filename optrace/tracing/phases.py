@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 from torch.optim import optimizer as optim
 
-from optrace.graph import Phase, Source
+from optrace.graph import Source
 
 #: Library code whose calls belong to the optimizer whoever called it.
 _OPTIMIZER_FILES = tuple(
@@ -21,11 +21,12 @@ _OPTIMIZER_FILES = tuple(
 
 
 class PhaseTracker:
-    """Knows the phase of the call being dispatched."""
+    """Knows whether an optimizer is taking a step, and which have."""
 
     def __init__(self) -> None:
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._steps = 0
+        #: How many optimizers are taking a step.
+        self.steps = 0
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -37,20 +38,14 @@ class PhaseTracker:
         finally:
             before.remove()
             after.remove()
-            self._steps = 0
-
-    def phase(self, in_optimizer: bool, in_backward: bool) -> Phase:
-        """The phase of a call, made by an optimizer's code or not, in a backward pass or not."""
-        if self._steps or in_optimizer:
-            return "optimizer"
-        return "backward" if in_backward else "forward"
+            self.steps = 0
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self.optimizers.add(optimizer)
-        self._steps += 1
+        self.steps += 1
 
     def _leave(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._steps = max(0, self._steps - 1)
+        self.steps = max(0, self.steps - 1)
 
 
 def from_optimizer(source: Source) -> bool:

@@ -84,6 +84,11 @@ class Session:
         return self._tracer.graph
 
     @property
+    def calls(self) -> int:
+        """How many calls were recorded so far."""
+        return self._tracer.calls
+
+    @property
     def kept(self) -> Kept | None:
         """What the recorded run started from; None where it was not to be kept."""
         return self._tracer.kept if isinstance(self._tracer, KeepingTracer) else None

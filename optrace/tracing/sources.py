@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import TypeAlias
 
 from optrace.graph import Frame, Source
 from optrace.tracing.modules import Activation
@@ -86,7 +87,14 @@ class Place:
     row: int = -1
 
 
+#: The stack of a call, as short as it is met: the number of the stack outside the innermost module being called, and the
+#: numbers of the lines inside.
+Walk: TypeAlias = tuple[int, ...]
+
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2
+
+#: The function of torch that enters autograd's engine.
+_ENTERS_ENGINE = ("_engine_run_backward", os.path.join("torch", "autograd", "graph.py"))
 
 
 class SourceFinder:
@@ -101,24 +109,44 @@ class SourceFinder:
         # By address: hashing a code object hashes all its constants. The object is kept beside.
         self._codes: dict[int, tuple[int, dict[int, int], CodeType]] = {}
         self._frames: list[Frame] = []
-        self._places: dict[tuple[int, ...], Place] = {}
+        self._places: dict[Walk, Place] = {}
+        # The frame that entered autograd's engine, by backward pass, address and modules being called; what it is walked to.
+        self._engine = (-1, 0, 0)
+        self._engine_walk: Walk = ()
         self._chains: list[tuple[int, ...]] = [()]
         self._chain_numbers: dict[tuple[int, ...], int] = {(): 0}
 
     def find(self, frame: FrameType | None, activations: Sequence[Activation] = ()) -> Place:
         """The frames from ``frame`` outwards to the first of the user's own code; torch's dispatch
         machinery and optrace left out. Empty where no frame is the user's (a backward thread)."""
-        key = self._walk(frame, activations, len(activations) - 1)
-        place = self._places.get(key)
+        return self.place(self.walk(frame, activations))
+
+    def place(self, walk: Walk) -> Place:
+        """What is known of the stack that was walked."""
+        place = self._places.get(walk)
         if place is None:
-            place = self._places[key] = self._place((*key[1:], *self._chains[key[0]]))
+            place = self._places[walk] = self._place((*walk[1:], *self._chains[walk[0]]))
         return place
 
-    def _walk(
-        self, frame: FrameType | None, activations: Sequence[Activation], inner: int
-    ) -> tuple[int, ...]:
-        """The number of the chain that was met, 0 if none was, and the lines before it. ``inner`` is the place of
-        the innermost activation that the stack may meet."""
+    def walk(self, frame: FrameType | None, activations: Sequence[Activation], task: int = -1) -> Walk:
+        """The stack from ``frame`` outwards, for ``place``; ``task`` is the backward pass that runs.
+
+        While a backward pass runs, the frame that entered autograd's engine stays, and so does all outside it: it is
+        walked once a pass.
+        """
+        if task == -1 or frame is None:
+            return self._walk(frame, activations, len(activations) - 1)
+        engine = (task, id(frame), len(activations))
+        if engine == self._engine:
+            return self._engine_walk
+        walk = self._walk(frame, activations, len(activations) - 1)
+        code = frame.f_code
+        if code.co_name == _ENTERS_ENGINE[0] and code.co_filename.endswith(_ENTERS_ENGINE[1]):
+            self._engine, self._engine_walk = engine, walk
+        return walk
+
+    def _walk(self, frame: FrameType | None, activations: Sequence[Activation], inner: int) -> Walk:
+        """``inner`` is the place of the innermost activation that the stack may meet."""
         boundary = activations[inner].frame_address if inner >= 0 else 0
         codes = self._codes
         found = [0]

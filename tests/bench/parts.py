@@ -2,7 +2,8 @@
 
     python -m tests.bench.parts
 
-Minima of 15 rounds of 300 turns, process time, the garbage collector off.
+Minima of 15 rounds of 300 turns, process time, the garbage collector off. Of a whole call, the op itself is left out and
+its encoding is in, in turns of many calls.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from optrace.graph import Phase
 from optrace.tracing import open_session
 
 TURNS = 300
@@ -45,10 +45,10 @@ def main() -> None:
     torch.set_num_threads(1)
     with open_session("cpu", device="cpu") as session, torch._C.DisableTorchFunction():
         tracer = session._tracer
-        number = tracer._identities.tensor
+        seen, key = tracer._identities.seen, tracer._key
         bias, x, weight = torch.randn(8), torch.randn(4, 8), torch.randn(8, 8)
+        addmm = torch.ops.aten.addmm.default
         frame = sys._getframe()
-        forward: Phase = "forward"
 
         def same() -> list[Any]:
             return [x] * TURNS
@@ -59,22 +59,22 @@ def main() -> None:
         def views() -> list[Any]:
             return [x.view(8, 4) for _ in range(TURNS)]
 
-        def row(_: Any) -> int:
-            return tracer.graph.add_call(0, 0, [0, 1, 2], b"\2\2\2", [3], source=0, phase=forward)
+        def inputs(_: Any) -> Any:
+            operands: list[Any] = []
+            return [key(value, operands) for value in (bias, x, weight)]
 
-        def inputs(_: Any) -> Sequence[Any]:
-            return tracer._encode_inputs(torch.ops.aten.addmm.default, (bias, x, weight), {})
+        def call(out: Any) -> Any:
+            return tracer.call(lambda *_: out, addmm, (bias, x, weight), {})
 
-        encoded = inputs(None)
         parts: dict[str, tuple[Callable[[], list[Any]], Callable[[Any], object]]] = {
             "nothing": (same, lambda _: None),
-            "a known tensor": (same, number),
-            "a view": (views, number),
-            "a tensor with a storage of its own": (new, number),
+            "a known tensor": (same, seen),
+            "a view": (views, seen),
+            "a tensor with a storage of its own": (new, seen),
             "inputs of addmm, known": (same, inputs),
-            "a line": (same, lambda _: tracer._sources.find(frame)),
-            "a row": (same, row),
-            "all after the call, output known": (same, lambda out: tracer._record(encoded, out, frame)),
+            "a line": (same, lambda _: tracer._sources.walk(frame, ())),
+            "a whole addmm, result known": (same, call),
+            "a whole addmm, a storage of its own": (new, call),
         }
         print(f"torch {torch.__version__}")
         for name, (things, turn) in parts.items():
