@@ -252,8 +252,6 @@ class OpGraph:
         All of it or nothing, whatever interrupts: the steps are functions of C, called from C one after the other, and
         a signal's handler and another thread run between instructions of Python.
         """
-        if len(self._op) >= self._room:
-            self.spill()
         operands, outputs = len(self._operands), len(self._outputs)
         op, template, source, module, phase, stream, autograd, operand_end, output_end = (
             zip(*rows.calls, strict=True) if rows.calls else repeat((), 9)
@@ -288,6 +286,8 @@ class OpGraph:
             *then,
         ]
         deque(starmap(call, steps), maxlen=0)
+        if len(self._op) >= self._room:
+            self.spill()
 
     def set_python_us(self, number: int, us: float | None) -> None:
         """Correct what was timed before a call; None: it was not."""
