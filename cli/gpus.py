@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +22,7 @@ def gpus() -> None:
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right", "right", "right", "right"):
         table.add_column(no_wrap=True, justify=justify)
-    heading = ("gpu", "name", "bf16", "fp32", "TB/s", "memory", "L2", "numbers")
+    heading = ("gpu", "name", "bf16 TFLOP/s", "fp32 TFLOP/s", "TB/s", "memory", "L2", "numbers")
     table.add_row(*heading, style="bright_black")
     for profile in gpu_profiles().values():
         table.add_row(
@@ -35,7 +37,20 @@ def gpus() -> None:
         )
     show(out, table)
     show(out, "")
-    for profile in gpu_profiles().values():
+    profiles = list(gpu_profiles().values())
+    notes = {profile.key: _sentences(profile.note) for profile in profiles}
+    counts = Counter(sentence for said in notes.values() for sentence in said)
+    shared = [sentence for sentence, count in counts.items() if 2 * count > len(profiles)]
+    for profile in profiles:
         show(out, f"{profile.key}: {profile.source}")
-        if profile.note:
-            show(out, Text(f"  {profile.note}", style="bright_black"))
+        own = " ".join(sentence for sentence in notes[profile.key] if sentence not in shared)
+        if own:
+            show(out, Text(f"  {own}", style="bright_black"))
+    for sentence in shared:
+        without = ", ".join(key for key, said in notes.items() if sentence not in said)
+        show(out, "")
+        show(out, Text(f"{f'All but {without}' if without else 'All'}: {sentence}", style="bright_black"))
+
+
+def _sentences(note: str) -> list[str]:
+    return [f"{sentence.removesuffix('.')}." for sentence in note.split(". ") if sentence]

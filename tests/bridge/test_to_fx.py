@@ -259,8 +259,10 @@ def test_two_modules_of_one_trace_start_alike_and_share_nothing_that_they_write(
     before = step.models[0].a.weight.clone()
     trace, _ = traced(step.run)
     first, second = trace.to_fx(), trace.to_fx()
-    first(*first.meta["optrace"].example_inputs)
-    assert torch.equal(first.a.weight, step.models[0].a.weight) or not torch.equal(first.a.weight, before)
+    with first.meta["optrace"].seeded():
+        first(*first.meta["optrace"].example_inputs)
+    assert torch.equal(first.a.weight, step.models[0].a.weight)
+    assert not torch.equal(first.a.weight, before)
     assert torch.equal(second.a.weight, before)
 
 
@@ -302,8 +304,7 @@ def test_values_read_on_the_host_are_guards() -> None:
     assert (guard.op, guard.found) == ("aten._local_scalar_dense.default", "True")
     assert "test_to_fx.py" in str(guard)
     trace, _ = traced(lambda: x[x > 1])
-    shapes = [guard.found for guard in trace.to_fx().meta["optrace"].guards]
-    assert "float32[1]" in shapes or "int64[1, 1]" in shapes or "int64[1]" in shapes
+    assert [guard.found for guard in trace.to_fx().meta["optrace"].guards] == ["float32[1]"]
 
 
 def test_nodes_say_what_torchs_tracers_say_and_what_the_call_costs() -> None:
@@ -321,7 +322,8 @@ def test_nodes_say_what_torchs_tracers_say_and_what_the_call_costs() -> None:
     assert "in forward" in node.meta["stack_trace"]
     assert "self.b(self.drop(" in node.meta["stack_trace"]
     record = node.meta["optrace"]
-    assert record["flops"] == 2 * 5 * 6 * 8 + 5 * 8 or record["matmul_flops"] == 2 * 5 * 6 * 8
+    assert record["matmul_flops"] == 2 * 5 * 6 * 8
+    assert record["flops"] == 2 * 5 * 6 * 8 + 5 * 8
     assert record["phase"] == "forward"
 
 
