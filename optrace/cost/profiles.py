@@ -128,13 +128,28 @@ DEFAULT_HOST = "xeon-vm"
 
 
 def with_kernel_rates(gpu: GpuProfile) -> GpuProfile:
-    """The profile itself, or with the kernel rates of the measured GPU: what an SM takes is scaled by the float32
-    rates of the SMs, all else is relative to the profile's own bandwidths and peaks, and waits stay as they are."""
-    if gpu.kernels:
+    """The profile itself, or with the kernel rates of the measured GPU where it has none of its own (a profile that
+    was saved before a kind was told apart): what an SM takes is scaled by the float32 rates of the SMs, all else is relative
+    to the profile's own bandwidths and peaks, and waits stay as they are."""
+    base = _measured_kernels()
+    if base.kernels.keys() <= gpu.kernels.keys() and base.products.keys() <= gpu.products.keys():
         return gpu
-    base = gpu_profiles()[MEASURED_KERNELS]
     slower = (base.peak_tflops["float32"] / base.sm_count) / (gpu.peak_tflops["float32"] / gpu.sm_count)
-    return msgspec.structs.replace(gpu, kernels=_slowed_kernels(slower), products=base.products)
+    return msgspec.structs.replace(
+        gpu,
+        kernels={**_slowed_kernels(slower), **gpu.kernels},
+        products={**base.products, **gpu.products},
+    )
+
+
+@cache
+def _measured_kernels() -> GpuProfile:
+    """The measured GPU, with each kind of kernel that is known."""
+    shipped = _profiles_in(_shipped("gpu"), GpuProfile)[MEASURED_KERNELS]
+    own = gpu_profiles()[MEASURED_KERNELS]
+    return msgspec.structs.replace(
+        own, kernels={**shipped.kernels, **own.kernels}, products={**shipped.products, **own.products}
+    )
 
 
 @cache
@@ -143,7 +158,7 @@ def _slowed_kernels(slower: float) -> dict[str, KernelRates]:
     replace = msgspec.structs.replace
     return {
         kind: replace(rates, block_us=rates.block_us * slower, step_us=rates.step_us * slower)
-        for kind, rates in gpu_profiles()[MEASURED_KERNELS].kernels.items()
+        for kind, rates in _measured_kernels().kernels.items()
     }
 
 
@@ -270,7 +285,7 @@ def host_profiles() -> Mapping[str, HostProfile]:
 def _load(folder: str, kind: type[P]) -> dict[str, P]:
     """Those that ship, and over them the user's own."""
     own = user_config_path("optrace") / folder
-    found = _profiles_in(resources.files("optrace.profiles").joinpath(folder), kind)
+    found = _profiles_in(_shipped(folder), kind)
     if own.is_dir():
         try:
             found |= _profiles_in(own, kind)
@@ -279,6 +294,10 @@ def _load(folder: str, kind: type[P]) -> dict[str, P]:
                 f"{error}; remove it, or let `optrace calibrate --save` write it anew"
             ) from None
     return found
+
+
+def _shipped(folder: str) -> Traversable:
+    return resources.files("optrace.profiles").joinpath(folder)
 
 
 def _profiles_in(place: Traversable, kind: type[P]) -> dict[str, P]:

@@ -207,7 +207,9 @@ def test_every_kind_has_rates():
     }
     made["Product"] |= {f"simt_{layout}" for layout in ("nn", "nt", "tn", "tt")}
     made["Product"] |= {
-        f"attention_{backend}{way}" for backend in ("flash", "cudnn", "efficient") for way in ways
+        f"attention_{backend}{way}"
+        for backend in ("flash", "cudnn", "efficient")
+        for way in (*ways, *(("_wide", "_backward_wide") if backend == "cudnn" else ()))
     }
     made["Product"] |= {
         "conv",
@@ -376,3 +378,39 @@ def test_work_that_is_no_call_is_one_stream_or_a_share_of_the_peak():
     product = Work(kernels=1, matmul_flops=10**13, kind="matmul", math_dtype="bfloat16")
     assert device_time(product, 0, gpu).us == pytest.approx(1e13 / (989.4e12 * gpu.matmul_efficiency) * 1e6)
     assert device_time(Work(kernels=None), 0, gpu) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "dim", "causal", "forward_us", "backward_us"),
+    [  # Kernels timed on an H200, bf16, 16 heads: the fused one; with the two around it.
+        (8, 1024, 64, True, 57.7, 156.7 + 17.95 + 15.1),
+        (8, 2048, 64, True, 186.1, 477.1 + 34.9 + 28.5),
+        (8, 4096, 64, True, 634.9, 1646.2 + 71.4 + 57.5),
+        (4, 2048, 64, False, 160.0, 388.3 + 17.9 + 15.1),
+        (8, 2048, 128, True, 262.1, 699.3 + 68.2 + 55.7),
+        (4, 2048, 128, False, 217.4, 597.9 + 34.0 + 28.0),
+    ],
+)
+def test_cudnn_attention_takes_what_was_timed(batch, length, dim, causal, forward_us, backward_us):
+    def half():
+        return T(batch, 16, length, dim, dtype="bfloat16")
+
+    def sums():
+        return T(batch, 16, length, 1, dtype="float32")
+
+    make = Maker()
+    make(
+        "aten._scaled_dot_product_cudnn_attention.default",
+        half(), half(), half(), None, True, 0.0, causal, False, out=(half(), sums()),
+    )  # fmt: skip
+    make(
+        "aten._scaled_dot_product_cudnn_attention_backward.default",
+        half(), half(), half(), half(), half(), sums(), T(dtype="int64"), T(dtype="int64"), None, None, None,
+        length, length, 0.0, causal, out=(half(), half(), half()),
+    )  # fmt: skip
+    rates = Rates(find_gpu("h200"))
+    for node, measured_us in zip(make.graph, (forward_us, backward_us), strict=True):
+        listed = launches_of(node, work_of(node, TARGET), TARGET)
+        assert sum(rates.launch_us(launch, 0.0)[0] for launch in listed) == pytest.approx(
+            measured_us, rel=0.2
+        )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from optrace.cost.profiles import GpuProfile, UnknownProfileError, find_gpu, gpu_profiles
+from optrace.cost.profiles import (
+    GpuProfile,
+    UnknownProfileError,
+    find_gpu,
+    gpu_profiles,
+    with_kernel_rates,
+)
 
 PROFILES = list(gpu_profiles().values())
 every_profile = pytest.mark.parametrize("gpu", PROFILES, ids=lambda gpu: gpu.key)
@@ -110,3 +117,13 @@ def test_the_gpus_of_the_documentation_are_there() -> None:
 
 def test_amd_says_whose_op_stream_is_traced() -> None:
     assert "CUDA's, not ROCm's" in find_gpu("mi300x").note
+
+
+def test_a_profile_that_was_saved_before_a_kind_was_told_apart_takes_the_measured_one() -> None:
+    whole = find_gpu("h200")
+    rows = msgspec.structs.replace(whole.kernels["rows"], hbm=9.0)
+    saved = msgspec.structs.replace(whole, kernels={"rows": rows})
+    filled = with_kernel_rates(saved)
+    assert filled.kernels["rows"].hbm == 9.0
+    assert filled.kernels["attention_dot"] == whole.kernels["attention_dot"]
+    assert with_kernel_rates(whole) is whole

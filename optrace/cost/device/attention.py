@@ -17,6 +17,8 @@ def _backend(op: str) -> str:
 
 #: Head sizes above this are accumulated in global memory by the memory-efficient kernel.
 WIDE_HEAD = 128
+#: Head sizes up to this have cuDNN kernels of their own, which keep the matrix units less busy.
+_NARROW_HEAD = 64
 
 
 def fused(shape: Shape, kind: str, dtype: str, nbytes: float, products: float) -> Product:
@@ -30,7 +32,13 @@ def fused_forward(shape: Shape, kind: str, dtype: str, nbytes: float) -> Product
     """Query times key, probabilities times value."""
     if kind == "attention_efficient" and max(shape.dim, shape.value_dim) > WIDE_HEAD:
         kind = "attention_efficient_wide"
-    return fused(shape, kind, dtype, nbytes, 2.0)
+    return fused(shape, _by_width(shape, kind), dtype, nbytes, 2.0)
+
+
+def _by_width(shape: Shape, kind: str) -> str:
+    """cuDNN's kernels go by the head size."""
+    wide = max(shape.dim, shape.value_dim) > _NARROW_HEAD
+    return f"{kind}_wide" if wide and kind.startswith("attention_cudnn") else kind
 
 
 @launches(
@@ -72,12 +80,19 @@ def attends_backward_length_first(node: OpNode, work: Work, _target: Target) -> 
 
 
 def _backward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
-    kind = f"attention_{_backend(node.op)}_backward"
-    count = (work.kernels or 1) - 1
+    kind = _by_width(shape, f"attention_{_backend(node.op)}_backward")
+    itemsize = node.tensor("query").itemsize
     rows = shape.batch * shape.heads * shape.queries
-    pre = Kernel("rows", 2.0 * rows * shape.dim * node.tensor("query").itemsize, rows / 64, 1)
+    others = [Kernel("rows", 2.0 * rows * shape.dim * itemsize, rows / 64, 1)] * ((work.kernels or 1) - 1)
+    if _backend(node.op) == "cudnn" and len(others) == 2:
+        # The sum over gradient times output; the query's gradient from float32.
+        elements = float(rows * shape.dim)
+        others = [
+            Kernel("attention_dot", 2 * elements * itemsize),
+            Kernel("attention_convert", elements * (4 + itemsize)),
+        ]
     return [
         *[MEMSET] * work.memsets,
         fused(shape, kind, node.tensor("query").dtype, float(work.tensor_bytes), 5.0),
-        *[pre] * count,
+        *others,
     ]
