@@ -35,6 +35,12 @@ FIGURES = {
     "issue_us": ("host time (us)", 1),
 }
 
+#: What it is said of whether a cure is worth it.
+CURE_NAMES = {
+    "graph": "a CUDA graph",
+    "graph_measured_eager": "a CUDA graph, said from eager as it was measured,",
+}
+
 #: The same for the cures.
 CURE_FIGURES = {
     "graph_us": ("CUDA graph replay (us)", 1),
@@ -149,7 +155,8 @@ def _print_cures(result: CuresAccuracy) -> None:
     for cure, rows in result.worth.items():
         wrong = [name for name, predicted, measured in rows if predicted != measured]
         said = f"; wrong for {', '.join(wrong)}" if wrong else ""
-        show(out, f"whether {cure} takes 5 % off the wall clock: right for {result.right(cure):.0%}{said}")
+        named = CURE_NAMES.get(cure, cure)
+        show(out, f"whether {named} takes 5 % off the wall clock: right for {result.right(cure):.0%}{said}")
     for name in result.missing:
         show(out, f"not compared: {name} is not in the record")
 

@@ -4,6 +4,7 @@ written with, three that they were not; torch 2.11). The limits are today's figu
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from optrace.cost.profiles import pricing
 from optrace.measuring.accuracy import Distribution, Pair
 from optrace.measuring.cures import CuresAccuracy, compare_cures, read_cures
 from optrace.measuring.record import RecordError, read_runs
+from optrace.report import report
 
 DATA = Path(__file__).parent / "data"
 RECORD, CURES = DATA / "h200.jsonl.gz", DATA / "h200_cures.jsonl"
@@ -40,6 +42,24 @@ def test_launches_of_compiled_programs(accuracy: CuresAccuracy) -> None:
     pairs = list(accuracy.figures["compiled_k"])
     assert median(pairs) <= 0.08
     assert max(abs(pair.error) for pair in pairs if pair.program in HELD_OUT) <= 0.12
+
+
+def test_torch_compile_with_its_defaults_takes_no_epilogue_into_products(accuracy: CuresAccuracy) -> None:
+    """16 products of 8 rows with three pointwise calls behind each: 33 launches measured, of which 16 are cuBLAS's own. With
+    ``epilogues`` each would be one kernel with what is behind it, as only max-autotune generates them."""
+    measured = read_cures(CURES)["toy_small_8x64_f32_x16"].compiled_k
+    run = next(run for run in read_runs(RECORD) if run.name == "toy_small_8x64_f32_x16")
+    priced = report(run.graph, pricing("h200"))
+    assert measured == priced.cures.fused_row.launches == 2 * 16 + 1
+    assert replace(priced, epilogues=True).cures.fused_row.launches == 16 + 1
+
+
+def test_whether_a_graph_is_worth_it_by_the_eager_step_as_it_was_measured(accuracy: CuresAccuracy) -> None:
+    """Small: 115.5 us + 42 + 0.59 x 80 instead of 1,834.6. The host of that hour has no part in it."""
+    rows = {name: (said, right) for name, said, right in accuracy.worth["graph_measured_eager"]}
+    assert rows["toy_small_8x64_f32_x16"] == (True, True)
+    assert rows["unet_infer_b4_256"] == (True, True)
+    assert accuracy.right("graph_measured_eager") == 1.0
 
 
 def test_a_replay_from_measured_kernels(accuracy: CuresAccuracy) -> None:
