@@ -10,15 +10,15 @@ from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, l
 from optrace.cost.device.reductions import reducing
 from optrace.cost.device.streams import copy, over, pieces
 from optrace.cost.profiles import Target
-from optrace.cost.rules.convolution import _backward, _forward, _is_depthwise_native, _relaid
+from optrace.cost.rules.convolution import forward_pass, gradient_pass, is_depthwise_native, relaid_tensors
 from optrace.cost.rules.implicit_gemm import (
     ConvPass,
     PassPlan,
-    _runs_directly,
-    _writes_channels_first,
     plan,
     plan_data_gradient,
     plan_weight_gradient,
+    runs_directly,
+    writes_channels_first,
 )
 from optrace.cost.rules.layouts import contiguous
 from optrace.cost.rules.tensor_iterator import kernels_over
@@ -58,9 +58,9 @@ def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
         return "conv_transposed" if convolution.transposed else "conv"
     if convolution.pointwise:
         return "conv_pointwise"
-    if _runs_directly(convolution, target):
+    if runs_directly(convolution, target):
         return "conv_direct"
-    if _writes_channels_first(convolution, target):
+    if writes_channels_first(convolution, target):
         return "conv_first"
     return "conv"
 
@@ -172,13 +172,13 @@ def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
     data, weight, result = node.inputs[0], node.inputs[1], node.outputs[0]
     if not work.launches:
         return []
-    if _is_depthwise_native(node, data, weight):
+    if is_depthwise_native(node, data, weight):
         taps = math.prod(weight.shape[2:])
         # The kernel is compiled for square windows of one, three and five (DepthwiseConv2d.cu).
         known = len(set(weight.shape[2:])) == 1 and weight.shape[2] in (1, 3, 5)
         kind = "depthwise" if known else "depthwise_any"
         return [Kernel(kind, float(work.tensor_bytes), result.numel / 1024, taps)]
-    forward = _forward(node, data, weight, result)
+    forward = forward_pass(node, data, weight, result)
     made = plan(forward, target)
     bias: list[Launch] = []
     if node.arg("bias") is not None:
@@ -187,7 +187,7 @@ def convolves(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         vector = replace(node.tensor("bias"), shape=(result.shape[1], *ones), stride=(1, *ones))
         bias = pieces(over(result.shape, result, vector), kernels_over(result.shape, result))
     return [
-        *(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight)),
+        *(copy(tensor, contiguous(tensor)) for tensor in relaid_tensors(data, weight)),
         *_pass(forward, made, _family(forward, made, target), data, weight, result, target),
         *bias,
     ]
@@ -199,7 +199,7 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
     wanted = node.arg("output_mask", (True, True, True))
     assert isinstance(wanted, tuple)
     found: list[Launch] = []
-    if _is_depthwise_native(node, data, weight):
+    if is_depthwise_native(node, data, weight):
         taps = math.prod(weight.shape[2:])
         if wanted[0]:
             found.append(
@@ -210,10 +210,10 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
                 Kernel("depthwise_weights", float(gradient.nbytes + data.nbytes), gradient.numel / 1024, taps)
             )
     else:
-        forward = _forward(node, data, weight, gradient)
-        found.extend(copy(tensor, contiguous(tensor)) for tensor in _relaid(data, weight, gradient))
+        forward = forward_pass(node, data, weight, gradient)
+        found.extend(copy(tensor, contiguous(tensor)) for tensor in relaid_tensors(data, weight, gradient))
         if wanted[0]:
-            backward = _backward(forward, data)
+            backward = gradient_pass(forward, data)
             made = plan_data_gradient(backward, target)
             found.extend(
                 _pass(backward, made, _family(backward, made, target), gradient, weight, data, target)

@@ -10,7 +10,7 @@ from optrace.cost.device.streams import STRIDED_BLOCK, copy, over, pointwise
 from optrace.cost.profiles import Target
 from optrace.cost.rules.gemm import Gemm, plan
 from optrace.cost.rules.layouts import contiguous
-from optrace.cost.rules.matmul import _bias_is_fused, _is_walkable, first_matrix, gemm_of
+from optrace.cost.rules.matmul import bias_is_fused, first_matrix, gemm_of, is_walkable
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -106,7 +106,7 @@ def multiplies_and_adds(node: OpNode, work: Work, target: Target) -> Sequence[La
     batched = node.facts.packet.startswith("aten.baddbmm")
     left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
     addend, mat1, mat2 = node.tensor("self"), node.tensor(left), node.tensor(right)
-    fused = not batched and _bias_is_fused(node, addend, mat2)
+    fused = not batched and bias_is_fused(node, addend, mat2)
     first: list[Launch] = []
     if not fused and node.arg("beta", 1) != 0 and not any(node.writes):
         result = node.outputs[0]
@@ -124,7 +124,7 @@ def _with_copies(
         return []
     if not gemm.k:
         return [pointwise(node, work)]
-    copied = [tensor for tensor in (left, right) if not _is_walkable(tensor)]
+    copied = [tensor for tensor in (left, right) if not is_walkable(tensor)]
     nbytes = float(work.tensor_bytes + sum(access.nbytes for access in work.rereads))
     return [
         *(copy(tensor, contiguous(tensor)) for tensor in copied),

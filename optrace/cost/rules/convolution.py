@@ -29,9 +29,9 @@ def convolves(node: OpNode, target: Target) -> Work:
         return FREE
     kernels, memsets = 1, 0
     steps = _Steps()
-    if not _is_depthwise_native(node, data, weight):
-        made = plan(_forward(node, data, weight, result), target)
-        relaid = _relaid(data, weight)
+    if not is_depthwise_native(node, data, weight):
+        made = plan(forward_pass(node, data, weight, result), target)
+        relaid = relaid_tensors(data, weight)
         kernels = made.kernels + len(relaid)
         memsets = made.memsets
         steps.relay(relaid)
@@ -66,18 +66,18 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
     kernels, memsets, reserved = 0, 0, 0
     steps = _Steps()
     results = iter(node.outputs)
-    if _is_depthwise_native(node, data, weight):
+    if is_depthwise_native(node, data, weight):
         kernels = wants_data + wants_weight
         for wanted_here, other in ((wants_data, weight), (wants_weight, data)):
             if wanted_here:
                 steps.multiply((gradient, False), (other, False), (next(results), False))
     else:
-        forward = _forward(node, data, weight, gradient)
-        relaid = _relaid(data, weight, gradient)
+        forward = forward_pass(node, data, weight, gradient)
+        relaid = relaid_tensors(data, weight, gradient)
         kernels = len(relaid)
         steps.relay(relaid)
         if wants_data:
-            made = plan_data_gradient(_backward(forward, data), target)
+            made = plan_data_gradient(gradient_pass(forward, data), target)
             kernels, memsets = kernels + made.kernels, memsets + made.memsets
             steps.multiply(
                 (gradient, made.copies_data),
@@ -174,7 +174,7 @@ def multiply_adds(node: OpNode, large: TensorMeta, small: TensorMeta, weight: Te
     return weight.numel * positions * large.shape[0]
 
 
-def _is_depthwise_native(node: OpNode, data: TensorMeta, weight: TensorMeta) -> bool:
+def is_depthwise_native(node: OpNode, data: TensorMeta, weight: TensorMeta) -> bool:
     """ConvParams::is_depthwise, and not use_cudnn_depthwise (Convolution.cpp): one group a channel, not
     transposed, row-major. float16 goes to cuDNN where its kernel is known to be good."""
     groups = _groups(node)
@@ -200,7 +200,7 @@ def _is_depthwise_native(node: OpNode, data: TensorMeta, weight: TensorMeta) -> 
     return not cudnn_has_it
 
 
-def _forward(node: OpNode, data: TensorMeta, weight: TensorMeta, result: TensorMeta) -> ConvPass:
+def forward_pass(node: OpNode, data: TensorMeta, weight: TensorMeta, result: TensorMeta) -> ConvPass:
     """The forward pass; that of a transposed convolution runs as a data gradient."""
     groups, transposed = _groups(node), bool(node.arg("transposed", False))
     strides = _steps(node, "stride", len(weight.shape) - 2)
@@ -229,7 +229,7 @@ def _forward(node: OpNode, data: TensorMeta, weight: TensorMeta, result: TensorM
     )
 
 
-def _backward(forward: ConvPass, data: TensorMeta) -> ConvPass:
+def gradient_pass(forward: ConvPass, data: TensorMeta) -> ConvPass:
     """The data gradient's pass: from the outputs' channels back to the inputs', over the data's pixels."""
     plane = math.prod(data.shape[2:])
     return ConvPass(
@@ -251,7 +251,7 @@ def _backward(forward: ConvPass, data: TensorMeta) -> ConvPass:
     )
 
 
-def _relaid(data: TensorMeta, *others: TensorMeta) -> list[TensorMeta]:
+def relaid_tensors(data: TensorMeta, *others: TensorMeta) -> list[TensorMeta]:
     """Tensors that PyTorch copies into the layout it settled on: channels last if the data or the weights lie so
     (cudnn_conv_suggest_memory_format), else row-major."""
     if _is_channels_last(data) or any(_is_channels_last(tensor) for tensor in others[:1]):

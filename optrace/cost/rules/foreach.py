@@ -54,7 +54,7 @@ def multi_tensor_launches(sizes: Sequence[int], depth: int, *, scalars: bool = F
     return launches + (blocks > 0)
 
 
-def _lists(node: OpNode) -> list[tuple[TensorMeta, ...]]:
+def list_arguments(node: OpNode) -> list[tuple[TensorMeta, ...]]:
     """The tensor lists among the arguments."""
     values = (*node.args, *node.kwargs.values())
     lists = (tuple(tensors_in(value)) for value in values if isinstance(value, tuple))
@@ -76,7 +76,7 @@ def takes_fast_route(lists: Sequence[Sequence[TensorMeta]]) -> bool:
     )
 
 
-_POINTWISE = (
+POINTWISE = (
     "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh",
     "div", "erf", "erfc", "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2",
     "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh",
@@ -85,15 +85,15 @@ _POINTWISE = (
 
 
 @rule(
-    *(f"aten._foreach_{name}" for name in _POINTWISE),
-    *(f"aten._foreach_{name}_" for name in _POINTWISE),
+    *(f"aten._foreach_{name}" for name in POINTWISE),
+    *(f"aten._foreach_{name}_" for name in POINTWISE),
     "aten._foreach_zero_",
     "aten._foreach_copy_",
 )
 def pointwise_over_lists(node: OpNode, _target: Target) -> Work:
     """A pass over every element; an out-of-place form has one more list in its table. Lists that do not match
     in dtype or layout take one kernel a tensor (ForeachBinaryOpList.cu and its neighbours)."""
-    lists = _lists(node)
+    lists = list_arguments(node)
     if not lists:
         return FREE
     in_place = any(node.writes)
@@ -131,7 +131,7 @@ def _launches(node: OpNode, lists: Sequence[Sequence[TensorMeta]], depth: int) -
 @rule("aten._foreach_norm", "aten._foreach_max")
 def reduces_each(node: OpNode, _target: Target) -> Work:
     """Partial results are cleared, made a chunk each, and finished by one block a tensor (ForeachReduceOp.cu)."""
-    lists = _lists(node)
+    lists = list_arguments(node)
     sizes = [tensor.numel for tensor in lists[0]] if lists else []
     if not sizes:
         return FREE
@@ -153,7 +153,7 @@ def unscales_and_checks(node: OpNode, _target: Target) -> Work:
 
 #: Lists in the table, and FLOPs an element: fused_adam_impl.cu, fused_adamw_impl.cu, FusedSgdKernel.cu,
 #: fused_adagrad_impl.cu.
-_FUSED = {
+FUSED = {
     "aten._fused_adamw_": (("self", "grads", "exp_avgs", "exp_avg_sqs"), 14),
     "aten._fused_adam_": (("self", "grads", "exp_avgs", "exp_avg_sqs"), 14),
     "aten._fused_sgd_": (("self", "grads", "momentum_buffer_list"), 5),
@@ -161,10 +161,10 @@ _FUSED = {
 }
 
 
-@rule(*_FUSED)
+@rule(*FUSED)
 def fused_optimizer(node: OpNode, _target: Target) -> Work:
     """One update a chunk: parameters, gradients and states side by side."""
-    names, each = _FUSED[node.facts.packet]
+    names, each = FUSED[node.facts.packet]
     lists = [tensors for name in names if (tensors := node.tensors(name))]
     depth = len(lists) + bool(node.arg("amsgrad"))
     sizes = [tensor.numel for tensor in node.tensors("self")]

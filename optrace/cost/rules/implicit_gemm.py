@@ -129,9 +129,9 @@ def plan(convolution: ConvPass, target: Target) -> PassPlan:
         return _copied(convolution, memsets=drawn + 2 * convolution.padded)
     if convolution.pointwise:
         return _pointwise(convolution, target)
-    if _runs_directly(convolution, target):
+    if runs_directly(convolution, target):
         return PassPlan()
-    if _writes_channels_first(convolution, target):
+    if writes_channels_first(convolution, target):
         return _copied(convolution, result=False, memsets=int(_splits(convolution, target)))
     padding = 2 if convolution.padded and convolution.is_half else 0
     set_up, counters = _sharing(convolution, target)
@@ -235,7 +235,7 @@ def _pointwise(convolution: ConvPass, target: Target) -> PassPlan:
     return PassPlan(memsets=int(counted))
 
 
-def _runs_directly(convolution: ConvPass, target: Target) -> bool:
+def runs_directly(convolution: ConvPass, target: Target) -> bool:
     """NCHW kernels on the plain units: an image's few channels, unless large windows overlap; some more channels
     where there is little to compute, or where one pixel in several is taken."""
     if convolution.inputs <= _FEW_CHANNELS:
@@ -253,7 +253,7 @@ def _runs_directly(convolution: ConvPass, target: Target) -> bool:
     return small and convolution.inputs <= _DIRECT_CHANNELS
 
 
-def _writes_channels_first(convolution: ConvPass, target: Target) -> bool:
+def writes_channels_first(convolution: ConvPass, target: Target) -> bool:
     """Ampere-style kernels (``nhwckrsc_nchw``): few channels in and full tiles of them out, or little work."""
     if convolution.is_half or convolution.taps == 1:
         return False

@@ -33,7 +33,7 @@ def multiplies_and_adds(node: OpNode, target: Target) -> Work:
     left, right = ("batch1", "batch2") if batched else ("mat1", "mat2")
     addend = node.tensor("self")
     mat1, mat2 = node.tensor(left), node.tensor(right)
-    fused = not batched and _bias_is_fused(node, addend, mat2)
+    fused = not batched and bias_is_fused(node, addend, mat2)
     kernels = memcpys = 0
     if not fused and node.arg("beta", 1) != 0 and not any(node.writes):
         copied_whole = addend.is_contiguous and addend.numel == sum(t.numel for t in node.outputs)
@@ -204,7 +204,7 @@ def _product(
         return streaming(node, kind="elementwise")
     made = plan(gemm, target)
     flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
-    copied = [tensor for tensor in (left, right) if not _is_walkable(tensor)]
+    copied = [tensor for tensor in (left, right) if not is_walkable(tensor)]
     reads, writes = tuple(inputs_read(node)), tuple(outputs_written(node))
     partial_sums = (made.workspace_elements * 4,) if made.workspace_elements else ()
     return Work(
@@ -247,7 +247,7 @@ def _rereads(
     return tuple(Access(t, nbytes) for t, nbytes in zip((left, right), amounts, strict=True) if nbytes)
 
 
-def _bias_is_fused(node: OpNode, addend: TensorMeta, right: TensorMeta) -> bool:
+def bias_is_fused(node: OpNode, addend: TensorMeta, right: TensorMeta) -> bool:
     """isInputCompliesAddmmCudaLt in Blas.cpp: a contiguous vector as long as the rows, ``beta`` 1, and no matrix
     with a single row or column on the right."""
     return (
@@ -264,7 +264,7 @@ def _is_transposed(matrix: TensorMeta) -> bool:
     return matrix.stride[-1] != 1 and matrix.stride[-2] == 1
 
 
-def _is_walkable(matrix: TensorMeta) -> bool:
+def is_walkable(matrix: TensorMeta) -> bool:
     """One of the last two strides is 1 and the other steps over a whole row; else Blas.cpp clones the matrix
     (prepare_matrix_for_cublas)."""
     (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride[-2:]
