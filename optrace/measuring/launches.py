@@ -65,7 +65,7 @@ def trace_events(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+        events: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
     return events
 
 
