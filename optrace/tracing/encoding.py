@@ -212,9 +212,10 @@ class _Batch:
         calls, operands, flags, outputs = rows.calls, rows.operands, rows.operand_flags, rows.outputs
         numbered = self._tensors
         call = self._calls
+        freed: list[SeenStorage] = []
         for event in events:
             if type(event) is SeenStorage:
-                self._add_free(event, call - 1)
+                freed.append(event)
                 continue
             (
                 op,
@@ -233,6 +234,9 @@ class _Batch:
                 node,
                 makes_nodes,
             ) = event  # type: ignore[misc]  # mypy does not tell them apart by ``type``
+            if freed:
+                self._add_frees(freed, call, seen_operands)
+                freed = []
             template, operand_flags = template_of((op.number, tuple(given), named, made), op)
             place = place_of(walk)
             module = -1 if activation is None else activation.row
@@ -259,11 +263,16 @@ class _Batch:
                 (op.number, template, source, module, phase, stream, autograd, len(operands), len(outputs))
             )
             call += 1
+        self._add_frees(freed, call, ())
 
-    def _add_free(self, seen: SeenStorage, after: int) -> None:
-        self.rows.freed_storage.append(self._storage(seen))
-        self.rows.freed_after.append(after)
-        self.freed.append(seen)
+    def _add_frees(self, freed: Sequence[SeenStorage], call: int, operands: Sequence[SeenTensor]) -> None:
+        """Storages that were gone when ``call`` had run: those of its operands not before it, as where it packs weights
+        into one buffer."""
+        in_use = {id(seen.storage) for seen in operands}
+        for seen in freed:
+            self.rows.freed_storage.append(self._storage(seen))
+            self.rows.freed_after.append(call if id(seen) in in_use else call - 1)
+            self.freed.append(seen)
 
     def _number(self, seen: SeenTensor) -> int:
         new = seen.number - self._tensors

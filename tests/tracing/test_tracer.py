@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import optrace
+from optrace.cost.profiles import pricing
 from optrace.graph import graph_from_record, graph_to_record
+from optrace.report import report
 from optrace.tracing import TraceError, open_session
 
 
@@ -487,3 +489,12 @@ def test_what_an_earlier_trace_left_alive_takes_no_memory() -> None:
             mine.add_(1)
     assert kept.numel() == 1 << 20
     assert [s.nbytes for s in t.graph.storages if s.device != "cpu"] == [1024]
+
+
+def test_what_a_call_frees_of_its_operands_is_gone_after_it() -> None:
+    """cuDNN's weights are packed into one buffer, which takes their place: the parts are gone once they were read."""
+    with open_session("fake") as session, session.recording():
+        nn.GRU(4, 8).cuda()(torch.ones(3, 2, 4, device="cuda"))
+    (packs,) = (call for call in session.graph if "flatten_weight" in call.op)
+    assert packs.freed == tuple(tensor.storage for tensor in packs.inputs)
+    assert report(session.graph, pricing()).totals["launches"].complete
