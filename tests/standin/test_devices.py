@@ -187,3 +187,14 @@ def test_a_module_placed_in_an_earlier_trace_trains_in_a_later_one():
         graphs.append([call.op for call in session.graph])
     assert graphs[0] == graphs[1]
     assert "aten.addmm.default" in graphs[0]
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+def test_a_list_of_tensors_becomes_one(make):
+    with standin():
+        parts = [torch.tensor(1.5, device="cuda", dtype=torch.half), torch.tensor([2.0], device="cuda")]
+        assert make(parts).tolist() == [1.5, 2.0]
+        assert make([parts, parts], device="cuda").shape == (2, 2)
+        assert make(parts[:1]).dtype == torch.half
+        assert make([parts[0], 2.0]).dtype == torch.float32
+        assert make([1, 2]).dtype == torch.int64

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -67,6 +67,30 @@ def _factory(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     elif default_device.CURRENT_DEVICE is not None:
         kwargs["device"] = to_backend(default_device.CURRENT_DEVICE)
     return func(*args, **kwargs)
+
+
+def _from_data(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor([x, y])` of tensors: torch asks each for its value below all modes, where there is none."""
+    if args and isinstance(args[0], (list, tuple)):
+        leaves = torch.utils._pytree.tree_leaves(args[0])
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            if kwargs.get("dtype") is None:
+                kwargs["dtype"] = reduce(torch.promote_types, map(_dtype_of, leaves))
+            args = (torch.utils._pytree.tree_map_only(torch.Tensor, _value_of, args[0]), *args[1:])
+    return _factory(mode, func, args, kwargs)
+
+
+def _dtype_of(value: Any) -> torch.dtype:
+    """The dtype that a number or a tensor gives the tensor that it becomes part of."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    kinds = {bool: torch.bool, int: torch.int64, complex: torch.complex64}
+    return kinds.get(type(value), torch.get_default_dtype())
+
+
+def _value_of(tensor: torch.Tensor) -> Any:
+    """The number in a tensor of one element; torch says what is wrong with any other."""
+    return tensor.item() if tensor.numel() == 1 else tensor
 
 
 def _to(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,6 +151,8 @@ def _set_item(mode: StandInMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 _SPECIAL: dict[Any, Call] = {
     **dict.fromkeys(_device_constructors(), _factory),
+    torch.tensor: _from_data,
+    torch.as_tensor: _from_data,
     torch.Tensor.__setitem__: _set_item,
     torch.Tensor.to: _to,
     torch.Tensor.type: _type,
