@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _PLAIN: dict[str, object] = {"int": 1, "number": 2.0, "float": 0.5}
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """``text`` is the call with its shapes; ``report`` has this one call."""
+    """``text`` is the call with its shapes; ``report`` has this one call, or those that torch makes of it."""
 
     text: str
     report: Report
@@ -36,6 +37,7 @@ def example_of(overloads: Sequence[Any], priced_as: Pricing) -> Example | None:
     from optrace.api import answers_of
     from optrace.report import report
     from optrace.tracing import open_session
+    from optrace.tracing.facts import facts_of
 
     with (
         _quiet(),
@@ -54,7 +56,8 @@ def example_of(overloads: Sequence[Any], priced_as: Pricing) -> Example | None:
                     Exception
                 ):  # an op, and the rule of one, raise what they like at arguments that are not for it
                     continue
-                if [node.op for node in session.graph] == [str(op)]:
+                made = [node.op for node in session.graph]
+                if made == [str(op)] or (made and facts_of(op).composite):
                     return Example(_text(op, args, kwargs), priced)
     return None
 
@@ -74,7 +77,7 @@ def _candidates(op: Any) -> Iterator[tuple[list[object], dict[str, object]]]:
     """Arguments for those that have no default; where that will not do, for a number that has one too (``clamp``)."""
     schema = op._schema
     to_the_host = any(str(returned.type) == "number" for returned in schema.returns)
-    shapes = ((1,),) if to_the_host else (_IMAGES,) if "conv" in schema.name else _SHAPES
+    shapes = ((1,),) if to_the_host else (_IMAGES,) if re.search("conv|attention", schema.name) else _SHAPES
     for with_number, shape in product((False, True), shapes):
         for sizes, index_shape in product(([1], [1, 1], [shape[-1]]), (shape[:1], shape)):
             args: list[object] = []

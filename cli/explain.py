@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import groupby
@@ -90,12 +91,26 @@ def _rows(packet: str, overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
     facts = [facts_of(op) for op in plain]
     if all(one.composite and not (one.name in RULES or one.packet in RULES) for one in facts):
         yield "counts", "none of its own: torch takes it apart into other ops, and those are priced"
+        yield from _parts(plain)
         return
     yield from _counts(facts)
     if not all(one.is_view for one in facts):
         yield from _device(packet, facts)
         yield from _example(plain)
     yield from _host(packet, facts)
+
+
+def _parts(overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """What torch makes of a small call."""
+    from optrace.cost.profiles import pricing
+
+    from .example_call import example_of
+
+    example = example_of(overloads, pricing())
+    if example is not None:
+        calls = Counter(node.op for node in example.report.graph)
+        made = ", ".join(f"{op} x{times}" if times > 1 else op for op, times in calls.items())
+        yield "example", f"{example.text} makes {made}"
 
 
 def _counts(facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:

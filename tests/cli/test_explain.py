@@ -19,7 +19,7 @@ ROOT = Path(package.__file__).parent.parent
         ("aten.mm.default", ["aten.mm.default", "rule multiplies", "device/products.py:"]),
         ("relu", ["pointwise op", "rules/table.py:", "device/streams.py:", "vectorized"]),
         ("aten::t", ["a view: launches nothing", "dispatched as view"]),
-        ("torch.linear", ["none of its own: torch takes it apart"]),
+        ("torch.linear", ["none of its own: torch takes it apart", "linear.default(f32[1024, 1024], f32[1024, 1024]) makes aten.t.default, aten.mm.default"]),
         ("aten.native_layer_norm", ["rule ", "dispatched as normalization"]),
         ("aten.sum", ["sum.dim_IntList(f32[1024, 1024], [1]) on NVIDIA H200", "1 launch, 4.2 MB of tensors, 1.05 MFLOP", "timed as reduce_rows"]),
         ("sort", ["5 launches", " x3, timed as sort"]),
