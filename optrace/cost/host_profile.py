@@ -29,9 +29,8 @@ HostClass = Literal[
 #: Times that are Python's, or are taken among it.
 _PYTHON_TIMES = frozenset({"python_us", "backward_us", "python_loop_us"})
 
-#: How much of a change of the interpreter's speed reaches the dispatcher and the driver, on a logarithmic scale. Of 0.3,
-#: 0.5, 0.7 and 1 the one with the least error of the wall clock over 75 programs in two sittings beside an H200, in
-#: which a turn of the loop took 0.9 to 2.1 us.
+#: How much of a change of the interpreter's speed reaches the dispatcher and the driver, on a logarithmic scale. Chosen
+#: among 0.3, 0.5, 0.7 and 1 by ``optrace accuracy`` on the records of docs/accuracy.md.
 _BELOW_PYTHON = 0.7
 
 
@@ -61,16 +60,18 @@ class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine. A call's host time is the sum of four layers.
 
-    Python: what the trace timed before the call, scaled by ``python_loop_us`` (a turn of the reference loop of
-    ``optrace.tracing.clock``) of both machines; where it timed nothing ``between``, or ``python_us`` if the profile has
-    none or the trace does not say which modules ran. Autograd: ``autograd_us`` of
-    it; ``backward_us`` before each call of a backward pass whose time was not taken (its nodes, the engine). Dispatch:
-    ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where nothing is computed; ``list_item_us`` for each tensor of a list. Launch: ``launch_us`` each; a launch
-    after the first of a call that is made of several ops costs ``composed_us`` besides. ``sync_us`` is what a wait
-    costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to wait. A compiled step costs
-    ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_backward_us`` where it goes backward (autograd's
-    wrapper), ``compiled_optimizer_us`` before an optimizer (guards on its state) and ``compiled_kernel_us`` for each
-    generated kernel: round numbers, chosen on 23 programs compiled on an H200 in three sittings.
+    - Python: what the trace timed before the call, scaled by ``python_loop_us`` (a turn of the reference loop of
+      ``optrace.tracing.clock``) of both machines; where it timed nothing ``between``, or ``python_us`` if the profile has
+      none or the trace does not say which modules ran.
+    - Autograd: ``autograd_us`` of it; ``backward_us`` before each call of a backward pass whose time was not taken.
+    - Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where
+      nothing is computed; ``list_item_us`` for each tensor of a list.
+    - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
+
+    ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
+    wait. A compiled step costs ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_backward_us`` where it goes
+    backward (autograd's wrapper), ``compiled_optimizer_us`` before an optimizer (guards on its state) and
+    ``compiled_kernel_us`` for each generated kernel: round numbers, not measured by calibration.
     """
 
     key: str
