@@ -22,7 +22,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from optrace.cost.passes import passes_of
@@ -413,16 +413,17 @@ class L2Cache:
                     for one, two in zip(before, after, strict=True):
                         sets.inherit(two, share, one)
 
-    def run(self, touches: Touches, addresses: Sequence[int], call: int = 0) -> Traffic:
+    def run(self, touches: Touches, addresses: Sequence[int | None], call: int = 0) -> Traffic:
         """Do a call's passes one after the other, each side by side from first to last byte of all that it touches.
 
-        ``addresses`` holds where the blocks lie that ``touches`` numbers. ``call`` is the call's number in the step:
+        ``addresses`` holds where the blocks lie that ``touches`` numbers; None: another of them lies there, which stands for
+        both. ``call`` is the call's number in the step:
         another call's blocks run on other SMs.
         """
         read = written = copy_read = copy_written = 0.0
-        blocks = [self._blocks[address].pieces for address in addresses]
+        blocks = [[] if address is None else self._blocks[address].pieces for address in addresses]
         turn = call * 0x9E3779B1 >> 13
-        for one in touches.passes:
+        for one in touches.passes if all(blocks) else _in_place(touches.passes, blocks):
             for _ in range(one.times):
                 missed, evicted = self._pass(one, blocks, turn)
                 read += missed
@@ -449,6 +450,12 @@ class L2Cache:
             missed += sum(came_in) / groups
             evicted += sum(went) / groups
         return missed, evicted
+
+
+def _in_place(passes: Iterable[PassTouches], blocks: Sequence[Sequence[_Piece]]) -> Iterator[PassTouches]:
+    """Passes without the touches of blocks that have no pieces."""
+    for one in passes:
+        yield replace(one, pieces=tuple(touch for touch in one.pieces if blocks[touch[0]]))
 
 
 #: A piece of a block that a pass touches: the block's place among those that the call touches, the piece's number, the

@@ -199,7 +199,9 @@ class _Run:
         for address, nbytes in blocks:
             if not cache.holds(address, nbytes):
                 cache.place(address, nbytes)
-        return cache.run(self._touches[turn], [address for address, _ in blocks], self.calls[turn])
+        # Blocks of one call may overlap where a record says that one was freed before its time.
+        held = [address if cache.holds(address, nbytes) else None for address, nbytes in blocks]
+        return cache.run(self._touches[turn], held, self.calls[turn])
 
 
 def _blocks(storages: Ints, columns: Columns, memory: MemoryUse) -> list[_Block]:

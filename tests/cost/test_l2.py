@@ -261,6 +261,17 @@ def test_crowded_sets_overflow_first():
     assert again == pytest.approx([20, 20 / 3, 20 / 3], rel=1e-4)
 
 
+def test_of_blocks_that_overlap_one_stands_for_both(cache):
+    """A record may say that a tensor was freed before the call that reads it."""
+    cache.place(0, 0, 2)
+    touches = touches_of(
+        Work(kernels=1, reads=tuple(Access(tensor(number, 2), 2 * MIB) for number in (0, 1))),
+        lambda storage: 2 * MIB,
+        CAPACITY * MIB,
+    )
+    assert cache.l2.run(touches, [0, None]).read == 2 * MIB
+
+
 def test_host_tensors_have_no_address(cache):
     assert cache.touch(reads=[tensor(7, 1)]) == (0, 0)
 
