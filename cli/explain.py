@@ -197,10 +197,10 @@ def _example(overloads: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _host(packet: str, facts: Sequence[OpFacts]) -> Iterator[tuple[str, str]]:
-    from optrace.cost.host import _CLASS_OF
+    from optrace.cost.host import CLASS_OF
     from optrace.cost.profiles import pricing
 
-    kind = "view" if all(one.is_view for one in facts) else _CLASS_OF.get(packet)
+    kind = "view" if all(one.is_view for one in facts) else CLASS_OF.get(packet)
     host = pricing().host
     if kind is not None:
         yield "host", f"dispatched as {kind}: {host.dispatch_of(kind):g} us on {host.name}"

@@ -84,7 +84,8 @@ _CLASSES: Mapping[HostClass, tuple[str, ...]] = {
     "copy": ("_to_copy",),
     "wait": ("_local_scalar_dense",),
 }
-_CLASS_OF = {f"aten.{op}": kind for kind, ops in _CLASSES.items() for op in ops}
+#: The class of calls of a packet, for those that are not told by their kernels.
+CLASS_OF: Mapping[str, HostClass] = {f"aten.{op}": kind for kind, ops in _CLASSES.items() for op in ops}
 
 _CLASS_OF_KIND: Mapping[KernelKind, HostClass] = {
     "none": "view",
@@ -106,7 +107,7 @@ _ONE_OP = frozenset({"foreach", "matmul", "convolution", "attention"})
 
 def host_class(packet: str, work: Work) -> HostClass:
     """What a call of ``packet`` (``aten.add``) makes the host do."""
-    return _CLASS_OF.get(packet) or _CLASS_OF_KIND[work.kind]
+    return CLASS_OF.get(packet) or _CLASS_OF_KIND[work.kind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,8 @@ def render_bytes(
 
 
 def check_path(path: str | os.PathLike[str], format: str | None = None) -> Format:
-    """The format that ``path`` would be written in: ``format``, else by its suffix. Raises ``RenderError`` where it cannot be: to be asked
-    before a long trace."""
+    """The format that ``path`` would be written in: ``format``, else by its suffix. Raises ``RenderError`` where it
+    cannot be written: to be asked before a long trace."""
     file = Path(path)
     try:
         row = format_of(suffix_of(file.name) if format is None else format)

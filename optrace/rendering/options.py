@@ -21,12 +21,16 @@ SHOWN = frozenset({"fusion"})
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes``
-    allows). ``max_nodes``: past it a picture folds by itself (None: past 120 to 60, or 2,000 where a depth is asked
-    for). ``expand``: paths of modules that are drawn apart from their equals and opened; ``unfold``: each copy is drawn. ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried.
-    ``show``: what is drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at
-    several batch sizes, the report itself first; a page can switch between them. ``measured``: draw the validation
-    view, coloured by the error of prediction; a page can be coloured by it."""
+    """How a report is drawn.
+
+    ``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes`` allows).
+    ``max_nodes``: past it a picture folds by itself (None: past 120 to 60, or 2,000 where a depth is asked for).
+    ``expand``: paths of modules that are drawn apart from their equals and opened. ``unfold``: each copy is drawn.
+    ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried. ``show``: what is
+    drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at several batch
+    sizes, the report itself first; a page can switch between them. ``measured``: draw the validation view, coloured by
+    the error of prediction; a page can be coloured by it.
+    """
 
     depth: int | None = None
     max_nodes: int | None = None

@@ -198,7 +198,7 @@ def _plot(program: str, cases: Sequence[Case], path: Path) -> bytes:
     time.set_yscale("log")
     use.set_ylim(0, 105)
     time.legend(frameon=False, fontsize="small")
-    figure.suptitle(program)
+    figure.suptitle(program, parse_math=False)  # a file's name may hold a $
     drawn = io.BytesIO()
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
     figure.savefig(drawn, format=path.suffix[1:].lower(), metadata=metadata)

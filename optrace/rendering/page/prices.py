@@ -1,7 +1,8 @@
 """What pricing says of each call, split so that the page can slide the rates it was priced with.
 
 Device time is taken apart in ``terms``. Host time up to the first launch is its layers, or, at another dispatch
-time than the profile's, ``held + dispatches x dispatch_us`` in place of that layer; then ``launches x launch_us``. The compiled program, where there is one, is told the same way, a step of it as a call.
+time than the profile's, ``held + dispatches x dispatch_us`` in place of that layer; then ``launches x launch_us``. The
+compiled program, where there is one, is told the same way, a step of it as a call.
 """
 
 from __future__ import annotations

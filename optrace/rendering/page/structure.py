@@ -149,7 +149,7 @@ def _sources(files: set[str]) -> dict[str, str]:
         if path.suffix != ".py":
             continue
         try:
-            if path.stat().st_size <= _SOURCE_BYTES:
+            if path.is_file() and path.stat().st_size <= _SOURCE_BYTES:
                 texts[file] = path.read_text(encoding="utf-8", errors="replace")
         except (OSError, ValueError):
             continue

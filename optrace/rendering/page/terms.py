@@ -2,7 +2,8 @@
 
 The page slides bandwidth and peak, so it needs not a time but what the time is made of. Launches that move data are
 ``fixed + work + HBM + L2``: such terms add. A launch of matrix units takes the longer of its arithmetic and its bytes, and
-its arithmetic, that of the tiling which ends soonest, is piecewise linear in one / peak. All parts are asked of the cost model itself, at rates without limit or at other peaks, so that the model stands in one place.
+its arithmetic, that of the tiling which ends soonest, is piecewise linear in one / peak. All parts are asked of the
+cost model itself, at rates without limit or at other peaks, so that the model stands in one place.
 """
 
 from __future__ import annotations
