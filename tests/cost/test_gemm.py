@@ -5,7 +5,7 @@ import math
 import pytest
 
 from optrace.cost.rules import work_of
-from optrace.cost.rules.gemm import Gemm, plan, reread_bytes
+from optrace.cost.rules.gemm import Gemm, _missed, plan, reread_bytes
 from optrace.cost.work import Work
 from tests.cost.calls import T
 
@@ -103,7 +103,7 @@ class TestRereads:
     def test_a_left_operand_beyond_the_l2_passes_once_a_column_of_tiles(self, target):
         gemm = Gemm(65536, 3072, 768, "float32", right_transposed=True, fused_bias=True)
         left, right = reread_bytes(gemm, plan(gemm, target), 4, target)
-        # 3072 / 128 = 24 columns of tiles: 23 more passes over 201 MB, of which a cache of 0.8 x 50 MB keeps 1 %.
+        # 3072 / 128 = 24 columns of tiles: 23 more passes over 201 MB, of which a cache of 0.8 x 50 MB keeps nothing.
         assert left == pytest.approx(23 * 65536 * 768 * 4, rel=0.01)
         assert right == 0
 
@@ -292,3 +292,9 @@ def test_large_partial_sums_are_added_in_place(target):
 )
 def test_float32_products_take_the_tile_that_ends_soonest(target, m, n, tile):
     assert plan(Gemm(m, n, 128, "float32", right_transposed=True, fused_bias=True), target).tile == tile
+
+
+@pytest.mark.parametrize(("working_set", "missed"), [(40_000_000, 0.0), (46_666_667, 0.5), (67_108_864, 1.0)])
+def test_what_a_sweep_finds_of_the_one_before(target, working_set, missed):
+    """0.8 x 50 MB fit; of half of a third more than that half has left, of more all."""
+    assert _missed(working_set, target) == pytest.approx(missed)

@@ -79,6 +79,8 @@ _LT_SHALLOW_K = 400
 _MAX_SIMT_ROWS = 65_535 * 16
 #: Share of the L2 that keeps operands (the rest is lost to conflicts and to both halves keeping a copy).
 _L2_USABLE_SHARE = 0.8
+#: By how much more than that, as a share of it, none is found again.
+_ALL_MISSED = 1 / 3
 #: Columns of tiles that CUTLASS's grid holds side by side; CTAs of the other kernels that an SM keeps in step.
 _SWIZZLED_COLUMNS, _CTAS_A_SM = 8, 2
 #: SIMT kernels load k in slices of this depth.
@@ -418,11 +420,9 @@ def _columns_at_once(made: GemmPlan, row_tiles: int, target: Target) -> int:
 def _missed(working_set: int, target: Target) -> float:
     """The share of a working set, swept again and again, that misses the L2 on each sweep.
 
-    With random replacement a sweep that brings in ``x`` bytes leaves ``exp(-x / capacity)`` of what was there:
-    the steady state is ``share = 1 - exp(-share * working_set / capacity)``, zero for a working set that fits.
+    What was touched longest ago goes first, which is what the sweep comes to next: none of it where it fits, all of it where it
+    is a third more than that, and in between what lies in crowded sets. A left operand of 67 MB was read 12 times in 12
+    sweeps on an H200.
     """
     ratio = working_set / (_L2_USABLE_SHARE * target.l2_bytes)
-    share = 1.0
-    for _ in range(20):
-        share = 1 - math.exp(-share * ratio)
-    return share if ratio > 1 else 0.0
+    return min(1.0, max(0.0, (ratio - 1) / _ALL_MISSED))
