@@ -1,9 +1,10 @@
 """Does a trace leave anything behind? Many in one process, whole ones and ones that were interrupted.
 
-    python -m tests.bench.soak [TIMES]
+    python -m tests.bench.soak [TIMES [KIND]]
 
 TIMES (default 200) traces of a training step in fake mode run to their end; as many are interrupted by a call, drawn
-at random; as many by a timer, anywhere inside the session. Exit status 1 if a tensor, a file, a mode or a name of
+at random; as many by a timer, anywhere inside the session. KIND is how the names of the kinds begin that are run
+(``whole``, ``interrupted``). Exit status 1 if a tensor, a file, a mode or a name of
 torch is not as it was before.
 """
 
@@ -128,7 +129,7 @@ def calls_and_seconds() -> tuple[int, float]:
     return calls, seconds
 
 
-def main(times: int) -> int:
+def main(times: int, kind: str = "") -> int:
     calls, seconds = calls_and_seconds()
     draw = random.Random(0)
     kinds: dict[str, list[Run]] = {
@@ -139,6 +140,8 @@ def main(times: int) -> int:
     print(f"torch {torch.__version__}, {calls} calls a trace")
     bad = 0
     for name, runs in kinds.items():
+        if not name.startswith(kind):
+            continue
         interrupted = 0
         changed: list[object] = []
         early = Held.now()
@@ -161,4 +164,4 @@ def main(times: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200, *sys.argv[2:]))
