@@ -42,5 +42,15 @@ def test_a_trace_interrupted_by_a_signal_leaves_torch_as_it_was(whole, part):
     assert left == []
 
 
+@pytest.mark.parametrize(
+    "part", [0.4, 0.5, 0.7]
+)  # of the first backward pass, of the optimizer's step, of the second
+def test_an_interrupt_leaves_no_tensor_alive(whole, part):
+    calls, _ = whole
+    before = Held.now().tensors
+    assert left_changed(interrupting_call(int(part * calls))) == (True, [])
+    assert Held.now().tensors == before
+
+
 def test_a_call_takes_less_than_a_kilobyte_of_memory():
     assert bytes_a_call(4000) < 1000

@@ -176,7 +176,11 @@ def standin(
         stack.enter_context(from_host.into(mode, mode.values))
         stack.enter_context(DeviceNames(mode))
         stack.enter_context(mode)
-        yield handle
+        try:
+            yield handle
+        finally:
+            # Its traceback has the program's frames, and their tensors have the mode: C++ holds a part of that ring.
+            mode.failure = None
 
 
 def _deactivate() -> None:

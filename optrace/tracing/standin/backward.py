@@ -32,7 +32,10 @@ def patches(mode: StandInMode) -> list[Patch]:
                 raise RuntimeError(
                     "an exception was raised in a function that autograd called during backward, and autograd lost it"
                 ) from error
-            raise failure from None
+            try:
+                raise failure from None
+            finally:
+                del failure  # its traceback has this frame, and so all that the program held
 
     def keeping(hook: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
