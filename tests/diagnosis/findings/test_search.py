@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
 from optrace.cost.profiles import pricing
 from optrace.diagnosis.findings import find
+from optrace.diagnosis.findings.scene import Scene
 from optrace.graph import Source
 from optrace.rendering.findings import place
 from optrace.report import report
@@ -78,3 +81,40 @@ def test_the_search_is_near_linear() -> None:
         return best
 
     assert seconds(400) < 12 * seconds(100)
+
+
+def test_python_around_a_call_that_is_left_out_stays() -> None:
+    """Of what passes before a call, its own 2 us go with it."""
+    with open_session("fake") as session:
+        x = torch.ones(64, 64, dtype=torch.bfloat16, device="cuda")
+        with session.recording():
+            torch.relu(x)
+            torch.relu(x.float())
+    prices = pricing("h200", "xeon-vm")
+    between = msgspec.structs.replace(prices.host.between, own_us=2.0)
+    host = msgspec.structs.replace(prices.host, between=between)
+    scene = Scene(report(session.graph, replace(prices, host=host)))
+    gone = scene.gone(1)
+    assert gone.host.total_us == pytest.approx(between.call_us - 2.0)
+    assert (gone.launches, gone.device_us) == (0, 0.0)
+    bare = msgspec.structs.replace(prices.host, between=None)
+    assert Scene(report(session.graph, replace(prices, host=bare))).gone(1).host.total_us == 0.0
+
+
+def test_what_an_optimizer_does_before_it_begins_a_fused_one_does_too() -> None:
+    """Python: 100 us before the first call, 3 us before each other; of 12 parameters' calls one is left."""
+    with open_session("fake") as session:
+        parameters = [torch.ones(64, device="cuda", requires_grad=True) for _ in range(12)]
+        for parameter in parameters:
+            parameter.grad = torch.ones(64, device="cuda")
+        optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=False)
+        with session.recording():
+            optimizer.step()
+    graph = session.graph
+    for call in range(len(graph)):
+        graph.set_python_us(call, 100.0 if call == 0 else 3.0)
+    run = report(graph, pricing("h200", "xeon-vm"))
+    (finding,) = (row for row in find(run) if row.kind == "loop-optimizer")
+    assert finding.saves_us is not None
+    assert finding.saves_us == pytest.approx(run.timeline.wall_us - 100.0, abs=30.0)
+    assert finding.saves_us < run.timeline.wall_us - 100.0
