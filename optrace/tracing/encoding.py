@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from optrace.graph import OpGraph
+from optrace.graph import OpGraph, Storage
 from optrace.graph.opgraph import HOLE, PHASE_NUMBERS, READS, WRITES, Layout
 from optrace.graph.rows import Rows
 from optrace.tracing.facts import facts_of
@@ -76,6 +76,7 @@ class Encoder:
         self._ops: dict[int, Op] = {}
         self._templates: dict[tuple[Any, ...], tuple[int, bytes]] = {}
         self._layouts: dict[tuple[Any, ...], int] = {}
+        self._contents: dict[tuple[int, str, str], Storage] = {}
         self._forward_calls = _ForwardCalls()
         self._alone = RLock()
         self._batches = 0
@@ -109,7 +110,7 @@ class Encoder:
     def storage(self, seen: SeenStorage) -> int:
         """The number of a storage, given now if it has none."""
         if seen.number >= len(self._graph.storages):
-            seen.number = self._graph.add_storage(seen.content)
+            seen.number = self._graph.add_storage(self.content(seen))
         return seen.number
 
     def encode(self) -> None:
@@ -175,6 +176,14 @@ class Encoder:
         if number is None:
             number = self._layouts[key] = self._graph.layouts.add(_layout(*key))
         return number
+
+    def content(self, seen: SeenStorage) -> Storage:
+        """What the graph keeps of a storage: one object for all that are alike."""
+        key = (seen.nbytes, seen.device, "pinned" if seen.pinned else "")
+        content = self._contents.get(key)
+        if content is None:
+            content = self._contents[key] = Storage(*key)
+        return content
 
     def source_row(self, place: Place) -> int:
         """The row of a line in the graph's table."""
@@ -290,7 +299,7 @@ class _Batch:
         new = seen.number - self._storages
         if new < 0 or (new < len(self._new_storages) and self._new_storages[new] is seen):
             return seen.number
-        self.rows.storages.append(seen.content)
+        self.rows.storages.append(self._encoder.content(seen))
         seen.number = self._storages + len(self._new_storages)
         self._new_storages.append(seen)
         return seen.number

@@ -15,8 +15,6 @@ from weakref import ref
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from optrace.graph import Storage
-
 NO_STORAGE = -1
 
 #: The number of what has none yet: above all that are given out.
@@ -36,11 +34,6 @@ class SeenStorage(ref[torch.UntypedStorage]):
     nbytes: int
     device: str
     pinned: bool
-
-    @property
-    def content(self) -> Storage:
-        """What a graph keeps of it."""
-        return Storage(self.nbytes, self.device, "pinned" if self.pinned else "")
 
 
 class SeenTensor(ref[torch.Tensor]):
