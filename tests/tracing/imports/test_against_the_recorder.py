@@ -138,6 +138,7 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
     assert all(line.startswith("test_against_the_recorder.py:") for line in lines)
 
 
+# ``mtime``: processes that share the tests name them alike.
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -145,7 +146,7 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
         (b"\x1f\x8b broken", "not a whole gzip file"),
         (b'{"a": 1}', "neither a profiler's trace"),
         (b'{"traceEvents": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not a JSON object"),
-        (gzip.compress(b'{"traceEvents": []}')[:-4], "not a whole gzip file"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-4], "not a whole gzip file"),
         (b'{"traceEvents": []}', "it holds no op: profile with ProfilerActivity.CPU"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]}',
@@ -160,7 +161,7 @@ def test_stacks_give_modules_and_lines(tmp_path: Path) -> None:
             "inconsistent: ValueError",
         ),
         (
-            gzip.compress(b'{"format": "optrace.graph", "nodes": []}'),
+            gzip.compress(b'{"format": "optrace.graph", "nodes": []}', mtime=0),
             "a graph.json of optrace, packed: unpack it first",
         ),
     ],
