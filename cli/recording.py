@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,9 @@ def record(
             session = stack.enter_context(
                 open_session(gpu=prices.gpu.key, answers=answers_of(prices.gpu), **place)
             )
+        # What was imported so far stays: no garbage collection and no look for live tensors has to pass over it.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         how = session.notes[0] if session.notes else f"mode {session.mode}"
         try:
             with bad_input(ProgramError), find_program(target, Options(**options)) as program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -290,3 +291,11 @@ def test_a_pipe_is_written_to_and_not_replaced(optrace, write) -> None:
         assert optrace("model.py", "-o", "pipe.dot").code == 0
         assert reader.communicate()[0].startswith(b"digraph")
     assert Path("pipe.dot").is_fifo()
+
+
+def test_while_a_program_runs_no_collection_passes_over_what_was_imported(optrace, tmp_path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import gc, torch\ndef main():\n    assert gc.get_freeze_count() > 10_000\n    torch.ones(2, device='cuda') + 1\n"
+    )
+    assert optrace(str(tmp_path / "model.py"), "--mode", "fake").code == 0
+    assert gc.get_freeze_count() == 0
