@@ -30,10 +30,11 @@ class Alternatives:
 
 
 def alternatives(report: Report, budget: int = CALL_BUDGET) -> Alternatives:
-    """L2 sizes of the report's GPU first, then other GPUs, as far as ``budget`` calls go."""
+    """L2 sizes of the report's GPU first, all or none, then other GPUs, as far as ``budget`` calls go."""
     wanted = [*_l2_sizes(report.pricing), *_other_gpus(report.pricing)]
     calls = max(1, len(report.graph))
-    fitting = wanted[: budget // calls]
+    count = budget // calls
+    fitting = wanted[:count] if count >= len(L2_FACTORS) else []
     notes: tuple[str, ...] = ()
     if len(fitting) < len(wanted):
         names = (
