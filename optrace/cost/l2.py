@@ -81,7 +81,8 @@ _Parts = tuple[_Part, _Part, _Part, _Part]
 
 
 class _Piece:
-    """Part of a storage: its lines in each group of sets; ``extent`` is the most that one pass touched of it."""
+    """Part of a storage: its lines in each group of sets, none before it is touched; ``extent`` is the most that one pass
+    touched of it."""
 
     __slots__ = ("extent", "groups", "number", "size")
 
@@ -89,7 +90,13 @@ class _Piece:
         self.size = size
         self.number = number
         self.extent = 0.0
-        self.groups: tuple[_Parts, ...] = tuple((_Part(), _Part(), _Part(), _Part()) for _ in CROWDING)
+        # Most pieces of large storages never are.
+        self.groups: tuple[_Parts, ...] = ()
+
+    def touched(self) -> None:
+        """It has lines from now on."""
+        if not self.groups:
+            self.groups = tuple((_Part(), _Part(), _Part(), _Part()) for _ in CROWDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +400,7 @@ class L2Cache:
                     self._put(low, high, (block,))
         for block in former:
             for piece in block.pieces:
-                for sets, parts in zip(self._sets, piece.groups, strict=True):
+                for sets, parts in zip(self._sets, piece.groups, strict=False):
                     for part in parts:
                         sets.drop(part)
 
@@ -409,6 +416,9 @@ class L2Cache:
         insort(self._starts, start)
         for other in former:
             for old, new, share in _overlaps(other, block):
+                if not old.groups:
+                    continue
+                new.touched()
                 for sets, before, after in zip(self._sets, old.groups, new.groups, strict=True):
                     for one, two in zip(before, after, strict=True):
                         sets.inherit(two, share, one)
@@ -441,6 +451,8 @@ class L2Cache:
                 piece = blocks[slot][number]
                 if nbytes > piece.extent:
                     piece.extent = nbytes
+                if not piece.groups:
+                    piece.touched()
                 # Half the SMs are near a piece's home, on a side that changes with the call.
                 steps.append((piece, nbytes / 2, piece.extent / 2, piece.size / 2, how, (turn ^ number) & 1))
             came_in, went = [0.0] * len(steps), [0.0] * len(steps)

@@ -9,7 +9,7 @@ from optrace.report import Report
 
 #: A picture past this many nodes is no longer read, so it folds by itself, to so many.
 READABLE_NODES = 120
-FOLDED_NODES = 60
+FOLDED_NODES = 59
 
 #: What somebody who asks for a depth may see before the picture folds all the same.
 ASKED_NODES = 2000
@@ -24,7 +24,7 @@ class DrawOptions:
     """How a report is drawn.
 
     ``depth``: modules deeper than this are drawn as one node each (None: as deep as ``max_nodes`` allows).
-    ``max_nodes``: past it a picture folds by itself (None: past 120 to 60, or 2,000 where a depth is asked for).
+    ``max_nodes``: past it a picture folds by itself (None: past 120 to 59, or 2,000 where a depth is asked for).
     ``expand``: paths of modules that are drawn apart from their equals and opened. ``unfold``: each copy is drawn.
     ``layout_timeout_s``: how long the layout program may take before a coarser picture is tried. ``show``: what is
     drawn besides (``fusion``: outlines of what a compiler would fuse). ``batches``: the program at several batch

@@ -43,7 +43,6 @@ NOT_RUN = {
     ("docs/sweep.md", "optrace sweep model.py --gpu h100,h200,b200 --batch 1,8,64 --dtype bf16,fp32 --out sweep.svg"): "model.py is the reader's own; tests/cli/test_sweep.py sweeps",
     ("docs/measure.md", "optrace measure MODEL.py --save record.jsonl.gz --out graph.svg"): "needs a GPU",
     ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench -s"): "installs, and takes minutes",
-    ("docs/performance.md", "python -m tests.bench.gpt2"): "takes minutes",
     ("docs/performance.md", "pip install -e '.[bench,transformers]' && python -m pytest tests/bench/test_pricing.py -s"): "installs, and takes minutes",
     ("docs/shell.md", 'eval "$(optrace completion bash)"'): "changes the shell that runs it; tests/cli/test_completion.py runs bash",
 }  # fmt: skip

@@ -49,7 +49,7 @@ class Decoder(nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
 
 
-def test_126_layers_forward_backward_and_optimizer_are_at_most_60_nodes():
+def test_126_layers_forward_backward_and_optimizer_are_fewer_than_60_nodes():
     with open_session("fake") as session:
         model = Decoder().cuda()
         tokens = torch.randint(0, 100, (2, 16), device="cuda")
@@ -60,7 +60,7 @@ def test_126_layers_forward_backward_and_optimizer_are_at_most_60_nodes():
         graph = session.graph
     picture = next(Folder(report(graph, pricing("h200", "default")), DrawOptions()).pictures())
     assert len(graph) > LAYERS * 30
-    assert len(picture.graph) <= 60
+    assert len(picture.graph) < 60
     assert picture.phases == ("forward", "backward", "optimizer")
     boxes = {part.partition(" ")[0] for node in picture.nodes for part in (*node.group, node.label)}
     assert any("0-125" in box for box in boxes), boxes

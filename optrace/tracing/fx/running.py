@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from optrace.graph import Frame, ModuleCall, OpGraph, Phase, Source
+from optrace.graph import Frame, ModuleCall, Phase, Source
 from optrace.graph.nouns import PHASES
 from optrace.tracing.fx.build import META
 from optrace.tracing.fx.errors import FxError
@@ -39,7 +39,7 @@ def run_captured(session: Session, module: fx.GraphModule, inputs: Sequence[Any]
             given = list(module.graph.process_inputs(*given))
             _check_count(module, len(given))
         args = pytree.tree_map(place, given)
-        runner = _Runner(module, session.graph, place, moved, fake)
+        runner = _Runner(module, session, place, moved, fake)
         stack.enter_context(torch.device(session.device) if moved else nullcontext())
         with session.recording():
             runner.run(*args, enable_io_processing=False)
@@ -107,11 +107,11 @@ class _Runner(fx.Interpreter):
     """Runs a graph with its attributes put in place beforehand, and notes which calls each node made."""
 
     def __init__(
-        self, module: fx.GraphModule, graph: OpGraph, place: _Place, moved: bool, reads: _KnownReads | None
+        self, module: fx.GraphModule, session: Session, place: _Place, moved: bool, reads: _KnownReads | None
     ) -> None:
         super().__init__(module)
         self._reads = reads
-        self._recorded = graph
+        self._session = session
         self._moved = moved
         self._spans: list[tuple[fx.Node, int, int]] = []
         self._attributes: dict[str, Any] = {}
@@ -121,11 +121,11 @@ class _Runner(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """As torch's."""
-        start = len(self._recorded)
+        start = self._session.calls
         if self._reads is not None:
             self._reads.value = n.meta.get("val")
         result = super().run_node(n)
-        self._spans.append((n, start, len(self._recorded)))
+        self._spans.append((n, start, self._session.calls))
         return result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ARG002  # torch's signature
@@ -150,7 +150,7 @@ class _Runner(fx.Interpreter):
 
     def say_origins(self) -> None:
         """Give each recorded call its node's line, module and phase."""
-        graph = self._recorded
+        graph = self._session.graph
         for node, start, end in self._spans:
             source = graph.sources.add(_source_of(node)) if end > start else -1
             call = _module_of(node) if end > start else None
