@@ -13,6 +13,7 @@ import torch
 import optrace
 from optrace.rendering import render
 from optrace.rendering.exports.columns import COLUMNS
+from optrace.report import Report
 from tests.rendering.by_hand import HandGraph
 
 
@@ -45,17 +46,22 @@ def test_parquet_and_csv_in_pandas(toy: HandGraph, tmp_path: Path) -> None:
     assert read["predicted_wall_us"].sum() == pytest.approx(table["predicted_wall_us"].sum())
 
 
+def in_holistic_trace_analysis(report: Report, folder: Path) -> Any:
+    """The timeline of a report, opened there."""
+    analysis = pytest.importorskip(
+        "hta.trace_analysis", reason="HolisticTraceAnalysis is an extra", exc_type=ImportError
+    )
+    file = folder / "step.trace.json"
+    render(report, file)
+    return analysis.TraceAnalysis(trace_files={0: str(file)}, trace_dir=str(folder))
+
+
 def test_the_timeline_in_holistic_trace_analysis(toy: HandGraph, tmp_path: Path) -> None:
     """It counts in whole microseconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own, at import and about pandas
-        analysis = pytest.importorskip(
-            "hta.trace_analysis", reason="HolisticTraceAnalysis is an extra", exc_type=ImportError
-        )
         report = toy.report()
-        file = tmp_path / "toy.trace.json"
-        render(report, file)
-        opened = analysis.TraceAnalysis(trace_files={0: str(file)}, trace_dir=str(tmp_path))
+        opened = in_holistic_trace_analysis(report, tmp_path)
         breakdown = opened.get_temporal_breakdown(visualize=False).iloc[0]
         kinds, kernels = opened.get_gpu_kernel_breakdown(visualize=False)
         launches = opened.get_cuda_kernel_launch_stats(visualize=False)[0]
@@ -84,13 +90,8 @@ def test_launches_of_less_than_a_microsecond_in_holistic_trace_analysis(
             torch.nn.functional.gelu(torch.nn.functional.linear(x, w, w[:, 0].contiguous()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own, at import and about pandas
-        analysis = pytest.importorskip(
-            "hta.trace_analysis", reason="HolisticTraceAnalysis is an extra", exc_type=ImportError
-        )
         report = trace.report()
-        file = tmp_path / "step.trace.json"
-        render(report, file)
-        opened = analysis.TraceAnalysis(trace_files={0: str(file)}, trace_dir=str(tmp_path))
+        opened = in_holistic_trace_analysis(report, tmp_path)
         breakdown = opened.get_temporal_breakdown(visualize=False).iloc[0]
         _, kernels = opened.get_gpu_kernel_breakdown(visualize=False)
     by_name = dict(zip(kernels["name"], kernels["sum (us)"], strict=True))
