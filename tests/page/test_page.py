@@ -155,6 +155,44 @@ def test_what_is_selected_in_one_view_is_marked_in_all(toy: Path, page_of: Any, 
     assert marked(opened, "graph") > 20
 
 
+def test_a_row_that_is_painted_anew_while_it_is_pressed_is_clicked(
+    toy: Path, page_of: Any, open_page: Any
+) -> None:
+    """A table paints by itself when scrolling has ended; what is under the pointer then stays the same element."""
+    _, file = page_of(toy)
+    opened = open_page(file)
+    opened.tab("tables")
+    row = opened.page.locator("#tables-place .grid-row", has_text="gelu")
+    row.evaluate("(row) => { row.before = true; row.children[0].before = true; }")
+    row.hover()
+    opened.page.mouse.down()
+    opened.page.evaluate(
+        """() => new Promise((done) => {
+            const body = document.querySelector("#tables-place .grid-body");
+            let paints = 0; // one as scrolling begins, one some time after it has ended
+            new MutationObserver(() => ++paints === 2 && done()).observe(body, { attributes: true, childList: true, subtree: true });
+            body.parentElement.dispatchEvent(new Event("scroll"));
+        })"""
+    )
+    opened.page.mouse.up()
+    opened.settle()
+    assert row.evaluate("(row) => row.before && row.children[0].before")
+    assert opened.page.inner_text("#selection").endswith("gelu")
+
+
+def test_the_search_stays_open_for_whoever_comes_back_to_it(toy: Path, page_of: Any, open_page: Any) -> None:
+    _, file = page_of(toy)
+    opened = open_page(file)
+    opened.page.fill("#search", "gelu")
+    opened.page.evaluate("() => { const at = document.activeElement; at.blur(); at.focus(); }")
+    opened.page.wait_for_timeout(400)
+    assert opened.page.is_visible("#results")
+    opened.page.click("#result1")
+    opened.settle()
+    assert opened.page.inner_text("#selection") == "%2 gelu"
+    assert opened.page.is_hidden("#results")
+
+
 def test_findings_and_cures_select_the_calls_they_speak_of(
     transformer: Path, page_of: Any, open_page: Any
 ) -> None:

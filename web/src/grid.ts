@@ -46,6 +46,8 @@ export class Grid<Row> {
   private readonly id = `grid${++grids}`;
   private rows: Row[] = [];
   private sorted: Row[] = [];
+  /** The rows in sight, by index. */
+  private readonly lines = new Map<number, HTMLElement>();
   private sort: { column: number; down: boolean } | undefined;
   private active = 0;
 
@@ -132,47 +134,77 @@ export class Grid<Row> {
     (this.head.children[column].firstElementChild as HTMLElement | null)?.focus();
   }
 
-  /** Only what is in sight. */
+  /**
+   * Only what is in sight. A row keeps its elements from one paint to the next: the virtualizer paints of its own
+   * accord some time after scrolling, and a click is lost whose element went away between press and release.
+   */
   paint(): void {
-    const { columns, selected, choose } = this.options;
     this.active = Math.min(this.active, Math.max(0, this.sorted.length - 1));
     const shown = this.virtual.getVirtualItems().filter((item) => item.index < this.sorted.length);
-    this.body.replaceChildren(
-      ...shown.map((item) => {
-        const row = this.sorted[item.index];
-        const marked = selected?.(row) ?? false;
-        const line = el("div", {
-          role: "row",
-          id: `${this.id}r${item.index}`,
-          class: `grid-row${marked ? " selected" : ""}${item.index === this.active ? " active" : ""}`,
-          "aria-rowindex": item.index + 2,
-          "aria-selected": choose ? String(marked) : undefined,
-          click: choose ? () => this.activate(item.index) : undefined,
-        });
-        line.style.transform = `translateY(${item.start}px)`;
-        for (const column of columns) {
-          const cell = el("div", { role: "gridcell", class: `${column.numeric ? "numeric" : ""}${column.code ? " code" : ""}${column.strong ? " strong" : ""}` });
-          if (column.bar) {
-            const bar = el("span", { class: "cell-bar" });
-            bar.style.width = `${100 * Math.min(1, column.bar(row))}%`;
-            if (column.colour) bar.style.background = column.colour(row);
-            cell.append(bar);
-          } else if (column.colour) {
-            const dot = el("span", { class: "cell-dot" });
-            dot.style.background = column.colour(row);
-            cell.append(dot);
-          }
-          const text = column.text(row);
-          cell.append(el("span", { title: text.length > 24 ? text : undefined }, text));
-          line.append(cell);
-        }
-        return line;
-      }),
-    );
+    const indices = new Set(shown.map((item) => item.index));
+    for (const [index, line] of this.lines) {
+      if (indices.has(index)) continue;
+      line.remove();
+      this.lines.delete(index);
+    }
+    let before = this.body.firstElementChild;
+    for (const { index, start } of shown) {
+      let line = this.lines.get(index);
+      if (line) before = line.nextElementSibling;
+      else {
+        line = this.line(index);
+        this.lines.set(index, line);
+        this.body.insertBefore(line, before);
+      }
+      line.style.transform = `translateY(${start}px)`;
+      this.fill(line, index);
+    }
     // Scrolled out of sight it is no element.
-    const inSight = shown.some((item) => item.index === this.active);
-    if (inSight) this.scroller.setAttribute("aria-activedescendant", `${this.id}r${this.active}`);
+    if (indices.has(this.active)) this.scroller.setAttribute("aria-activedescendant", `${this.id}r${this.active}`);
     else this.scroller.removeAttribute("aria-activedescendant");
+  }
+
+  private line(index: number): HTMLElement {
+    const { columns, choose } = this.options;
+    return el(
+      "div",
+      {
+        role: "row",
+        id: `${this.id}r${index}`,
+        "aria-rowindex": index + 2,
+        click: choose ? () => this.activate(index) : undefined,
+      },
+      ...columns.map((column) =>
+        el(
+          "div",
+          { role: "gridcell", class: `${column.numeric ? "numeric" : ""}${column.code ? " code" : ""}${column.strong ? " strong" : ""}` },
+          column.bar ? el("span", { class: "cell-bar" }) : column.colour ? el("span", { class: "cell-dot" }) : null,
+          el("span"),
+        ),
+      ),
+    );
+  }
+
+  private fill(line: HTMLElement, index: number): void {
+    const { columns, selected, choose } = this.options;
+    const row = this.sorted[index];
+    const marked = selected?.(row) ?? false;
+    line.className = `grid-row${marked ? " selected" : ""}${index === this.active ? " active" : ""}`;
+    if (choose) line.setAttribute("aria-selected", String(marked));
+    columns.forEach((column, n) => {
+      const cell = line.children[n];
+      const words = cell.lastElementChild as HTMLElement;
+      if (words !== cell.firstElementChild) {
+        const mark = cell.firstElementChild as HTMLElement;
+        if (column.bar) mark.style.width = `${100 * Math.min(1, column.bar(row))}%`;
+        mark.style.background = column.colour?.(row) ?? "";
+      }
+      const text = column.text(row);
+      if (words.textContent === text) return;
+      words.textContent = text;
+      if (text.length > 24) words.title = text;
+      else words.removeAttribute("title");
+    });
   }
 
   private activate(index: number): void {

@@ -53,7 +53,7 @@ export class Search {
       "aria-controls": "results",
       input: () => this.look(),
       keydown: (event: KeyboardEvent) => this.key(event),
-      blur: () => setTimeout(() => this.close(), 150),
+      blur: () => this.close(),
       focus: () => this.input.value && this.look(),
     });
     place.append(this.input, this.list);
@@ -91,7 +91,7 @@ export class Search {
   private option(n: number, title: string, detail: string): HTMLElement {
     return el(
       "div",
-      { role: "option", id: `result${n + 1}`, pointerdown: (event: Event) => event.preventDefault(), click: () => this.choose(n) },
+      { role: "option", id: `result${n + 1}`, mousedown: (event: Event) => event.preventDefault(), click: () => this.choose(n) },
       el("span", {}, title),
       el("span", { class: "quiet" }, detail),
     );
