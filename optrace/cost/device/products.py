@@ -143,10 +143,12 @@ def vectors(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
 
 @launches("aten._grouped_mm")
 def grouped(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
-    left, right = node.tensor("self"), node.tensor("mat2")
-    groups = max(1, right.shape[0] if len(right.shape) == 3 else 1)
-    m, k = left.shape[-2:]
-    main = Product(
-        "grouped", left.dtype, math.ceil(m / groups), right.shape[-1], k, groups, float(work.tensor_bytes)
-    )
-    return [SMALL, main]
+    """Of a ragged side, or a ragged depth, each group has an equal part."""
+    left, right, ends = node.tensor("self"), node.tensor("mat2"), node.arg("offs")
+    groups = ends.numel if isinstance(ends, TensorMeta) else left.shape[0]
+    m, n, k = left.shape[-2], right.shape[-1], left.shape[-1]
+    if len(right.shape) == 2:
+        m, n, k = (m, n / groups, k) if len(left.shape) == 3 else (m, n, k / groups)
+    elif len(left.shape) == 2:
+        m = math.ceil(m / groups)
+    return [SMALL, Product("grouped", left.dtype, m, n, k, groups, float(work.tensor_bytes))]
