@@ -34,7 +34,8 @@ class ModuleCalls:
         near = 0 <= call < len(by_call) + _NEAR
         if near and call < len(by_call) and by_call[call]:
             return by_call[call] - 1
-        if not near and (module, call) in self._far:
+        # One that was far when it was entered is in reach once others have come.
+        if (module, call) in self._far:
             return self._far[module, call]
         row = min(len(self._module), len(self._call))
         # First the row: an interrupt leaves one that nobody names, no name without a row.

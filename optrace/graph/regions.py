@@ -16,7 +16,8 @@ from optrace.graph.nouns import TensorMeta
 class Region:
     """Bytes ``start + sum(i * stride)`` for ``0 <= i < count`` of each of ``dims``; ``end`` is exclusive.
 
-    ``dims`` are ``(count, stride in bytes)``, widest stride first, neighbours merged where they tile.
+    ``dims`` are ``(count, stride in bytes)``, widest stride first and each stride once; neighbours are
+    merged where they tile.
     """
 
     start: int
@@ -55,7 +56,10 @@ def region_of(tensor: TensorMeta) -> Region | None:
     dims.append((item, 1))
     merged: list[tuple[int, int]] = []
     for count, stride in dims:
-        if merged and merged[-1][1] == count * stride:
+        if merged and merged[-1][1] == stride:
+            # Windows that step by their own elements (``unfold(0, 3, 1)``): together one longer run of them.
+            merged[-1] = (merged[-1][0] + count - 1, stride)
+        elif merged and merged[-1][1] == count * stride:
             merged[-1] = (merged[-1][0] * count, stride)
         else:
             merged.append((count, stride))

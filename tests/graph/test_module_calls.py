@@ -22,6 +22,13 @@ def test_each_is_entered_once_and_read_back():
     assert (len(table), table[6]) == (8, calls[6])
 
 
+def test_a_call_that_others_catch_up_with_keeps_its_row():
+    calls = [ModuleCall("net", "Net", call) for call in (100, *range(1, 61))]
+    table = ModuleCalls()
+    assert [table.add(call) for call in calls] == list(range(61))
+    assert table.add(calls[0]) == 0
+
+
 def test_a_million_take_few_bytes():
     table = ModuleCalls()
     for call in range(1, 50_001):

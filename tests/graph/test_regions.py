@@ -43,6 +43,9 @@ def touched(tensor):
         # A broadcast scalar.
         (meta([4], [0], 3), meta([3], [1]), False),
         (meta([4], [0], 3), meta([4], [1]), True),
+        # Windows of 3 that step by 1 over elements 0-7 (``unfold``): element 6 is the last window's, 8 is nobody's.
+        (meta([6, 3], [1, 1]), meta([2], [1], 6), True),
+        (meta([6, 3], [1, 1]), meta([2], [1], 8), False),
     ],
 )
 def test_overlap(a, b, share):
@@ -59,7 +62,7 @@ def test_empty_and_storageless_tensors_have_no_region():
 tensors = st.builds(
     meta,
     st.lists(st.integers(1, 4), min_size=2, max_size=2),
-    st.sampled_from([(1, 4), (4, 1), (8, 1), (8, 2), (16, 4), (5, 1), (0, 1), (3, 2)]),
+    st.sampled_from([(1, 4), (4, 1), (8, 1), (8, 2), (16, 4), (5, 1), (0, 1), (3, 2), (1, 1), (2, 2)]),
     st.integers(0, 20),
 )
 
