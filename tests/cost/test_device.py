@@ -414,3 +414,40 @@ def test_cudnn_attention_takes_what_was_timed(batch, length, dim, causal, forwar
         assert sum(rates.launch_us(launch, 0.0)[0] for launch in listed) == pytest.approx(
             measured_us, rel=0.2
         )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ends", "out", "each"),
+    [
+        # 4 groups of equal parts: 40 rows, 80 columns; of a ragged depth one product; a batch has no ends.
+        (T(40, 32), T(4, 32, 8), T(4, dtype="int32"), T(40, 8), (10, 8, 32, 4)),
+        (T(4, 16, 32), T(32, 80), T(4, dtype="int32"), T(16, 80), (16, 20, 32, 4)),
+        (T(16, 64), T(64, 8), T(4, dtype="int32"), T(4, 16, 8), (16, 8, 64, 1)),
+        (T(4, 16, 32), T(4, 32, 8), None, T(4, 16, 8), (16, 8, 32, 4)),
+    ],
+)
+def test_grouped_products_by_their_ragged_side(left, right, ends, out, each):
+    _, main = listed(Maker()("aten._grouped_mm.default", left, right, ends, out=out))
+    assert (main.m, main.n, main.k, main.batch) == each
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "elements"),
+    [
+        # Rows of 24: what the indices meet, whatever holds the values.
+        ("index_fill_.int_Tensor", (0, T(2, dtype="int64"), T()), 2 * 24),
+        ("index_put_.default", ([T(3, dtype="int64")], T(24)), 3 * 24),
+        ("index_put_.default", ([T(5, 1, dtype="int64"), T(1, 2, dtype="int64")], T()), 5 * 2),
+    ],
+)
+def test_a_scatter_is_as_large_as_what_it_writes(name, args, elements):
+    own = T(1000, 24)
+    (kernel,) = listed(Maker()(f"aten.{name}", own, *args, out=own))
+    # Values and places are read and written, with an index a row.
+    assert (kernel.kind, kernel.nbytes) == ("scatter", 3 * 4 * elements + 8 * elements / 24)
+
+
+def test_a_number_under_a_mask_passes_over_the_tensor():
+    own, mask = T(1000, 24), T(1000, dtype="bool")
+    (kernel,) = listed(Maker()("aten.index_put_.default", own, [mask], T(device="cpu"), out=own))
+    assert (kernel.kind, kernel.nbytes) == ("strided", 2 * 1000 * 24 * 4 + 1000)

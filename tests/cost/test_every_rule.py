@@ -358,8 +358,11 @@ EVERY = [
     (("linalg_solve_triangular",), (T(6, 6), T(6, 3)), T(6, 3), None, 0, 0, 36 * 3),
     (("triangular_solve",), (T(6, 3), T(6, 6)), (T(6, 3), T(6, 6)), None, 0, 0, 36 * 3),
     # 2 x rows x k x n, whatever form the weights have.
-    (("_mixed_dtypes_linear", "_scaled_grouped_mm", "_weight_int4pack_mm", "_weight_int8pack_mm", "mkldnn_linear"),
+    (("_mixed_dtypes_linear", "_weight_int4pack_mm", "_weight_int8pack_mm", "mkldnn_linear"),
      (T(16, 64), T(64, 32)), T(16, 32), None, 0, 0, 2 * 16 * 64 * 32),
+    # Three groups of weights: each column meets one.
+    (("_scaled_grouped_mm",), (T(3, 16, 64), T(64, 96), T(3, 16), T(96), T(3, dtype="int32")), T(16, 96), None, 0, 0,
+     2 * 16 * 64 * 96),
     # Iterations and steps that the values decide: nothing is known.
     (("_linalg_eigh", "_linalg_eigvals", "_linalg_svd", "linalg_eig", "linalg_ldl_factor_ex", "linalg_qr"), (T(6, 6),),
      (T(6), T(6, 6)), None, 0, 0, None),

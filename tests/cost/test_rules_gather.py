@@ -84,13 +84,75 @@ ROWS = [
     # max, min, compared and joined (3); sum, compared; exponential, divide; argmax.
     (("aten.multinomial.default", T(24), 1), ints(1), 2 + 3 + 1 + 1 + 2 + 1, 2, 0, 6 * 24),
     (("aten.searchsorted.Tensor", T(24), T(5)), ints(5), 1, 0, 0, 5),
-    (("aten.isin.Tensor_Tensor", T(24), T(5)), T(24, dtype="bool"), 1 + 1, 0, 0, 2 * 24 * 5),
+    # A fill, comparisons, any; copied into the result.
+    (("aten.isin.Tensor_Tensor", T(24), T(5)), T(24, dtype="bool"), 1 + 1 + 1, 1, 0, 2 * 24 * 5),
+    (("aten.isin.Tensor_Tensor", T(0), T(5)), T(0, dtype="bool"), 0, 0, 0, 0),
+    # A source that is one row, shown twice, is added twice.
+    (("aten.index_add_.default", x, 0, ints(2), T(2, 24, stride=(0, 1))), x, 1, 0, 0, 2 * 24),
+    # Of a source larger than its index only as much is taken as there are indices.
+    (("aten.scatter_add_.default", x, 1, ints(4, 2), T(4, 24)), x, 1, 0, 0, 4 * 2),
+    # 100 rows meet 24 columns: 2,400 indices, more than one block sorts (13 bits: two passes). Both are wrapped and scaled,
+    # added up, divided; numbered; and the values added in order.
+    (
+        ("aten.index_put.default", T(300, 24), [ints(100, 1), ints(1, 24)], T(100, 24), True), T(300, 24),
+        2 * CHECKS + (2 * 2 + 1 + 1) + 1 + (2 + 2) + 1, 1, 2 + 2, 100 * 24,
+    ),
+    # One value for all that is indexed: expanded first by a kernel.
+    (("aten.index_put.default", x, [ints(5)], T(24), True), T(4, 24), CHECKS + 3 + 1 + 1 + 1 + 1, 1, 0, 5 * 24),
 ]  # fmt: skip
 
 
 @rows(ROWS)
 def test_launches(row, maker, target):
     check(row, maker, target)
+
+
+def test_a_large_membership_test_is_not_known(maker, target):
+    # 10 * 24**0.145 is 15.85: fewer than 15 are compared each with all.
+    few, many = (
+        work_of(maker("aten.isin.Tensor_Tensor", T(24), T(n), out=T(24, dtype="bool")), target)
+        for n in (14, 15)
+    )
+    assert few.launches == 4
+    assert many.launches is None
+
+
+def test_a_number_under_a_mask_of_rows_is_a_masked_fill(maker, target):
+    rows_mask, number = T(4, dtype="bool"), T(device="cpu")
+    filled = work_of(maker("aten.index_put_.default", x, [rows_mask], number, out=x), target)
+    assert (filled.kernels, filled.memcpys, filled.host_wait) == (1, 0, False)
+    # It reads what it does not change, to write it again.
+    assert filled.tensor_bytes == 4 * 24 * 4 + 4 + 4 * 24 * 4
+    # Beside another index the mask's positions are found first, for which the host waits.
+    indexed = work_of(maker("aten.index_put_.default", x, [rows_mask, ints()], number, out=x), target)
+    assert (indexed.kernels, indexed.memcpys, indexed.host_wait) == (1 + 2 + 1, 1, True)
+
+
+LARGE = T(1000, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "nbytes"),
+    [
+        # A row for each of two indices, whatever the value's shape.
+        ("index_fill_.int_Scalar", (LARGE, 0, ints(2), 1.0), 2 * 24 * 4),
+        ("index_fill_.int_Tensor", (LARGE, 0, ints(2), T()), 2 * 24 * 4),
+        ("index_add_.default", (LARGE, 0, ints(2), T(2, 24, stride=(0, 1))), 2 * 24 * 4),
+        ("index_copy_.default", (LARGE, 0, ints(), T(24)), 24 * 4),
+        # An element an index.
+        ("put_.default", (LARGE, ints(5), T(5)), 5 * 4),
+        ("scatter_.src", (LARGE, 0, ints(2, 24), T(4, 24)), 2 * 24 * 4),
+        # Of 1,000 rows three at random, hardly ever one twice; 5 x 2 elements; none.
+        ("index_put_.default", (LARGE, [ints(3)], T(24)), 3 * 24 * 4),
+        ("index_put_.default", (LARGE, [ints(3)], T(device="cpu")), 3 * 24 * 4),
+        ("index_put_.default", (LARGE, [None, ints(1)], T(1000, 1)), 1000 * 4),
+        ("index_put_.default", (LARGE, [ints(5, 1), ints(1, 2)], T(5, 2)), 5 * 2 * 4),
+        ("index_put_.default", (LARGE, [ints(0)], T(0, 24)), 0),
+    ],
+)
+def test_places_that_are_written(maker, target, name, args, nbytes):
+    (written,) = work_of(maker(f"aten.{name}", *args, out=args[0]), target).writes
+    assert written.nbytes == pytest.approx(nbytes, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ ROWS = [
     # Not equal, cast, sum.
     (("aten.count_nonzero.dim_IntList", x, [1]), T(4, dtype="int64"), 2 + 1, 0, 0, 2 * 4 * 24),
     (("aten.equal.default", x, T(4, 24)), True, 1 + 1, 1, 0, 2 * 4 * 24),
+    # The host tells without looking at an element.
+    (("aten.equal.default", x, T(2, 4, 24)), False, 0, 0, 0, 0),
+    (("aten.equal.default", T(0), T(0)), True, 0, 0, 0, 0),
     (("aten.kthvalue.default", x, 3), (T(4), T(4, dtype="int64")), 1, 0, 0, 4 * 24),
     (("aten.median.default", x), T(), None, 0, 0, 4 * 24),
     # The losses and their mean; none: the losses only.

@@ -26,6 +26,7 @@ from optrace.cost.device.kernel import LISTERS, SMALL, Kernel, Launch, Product
 from optrace.cost.device.rates import Rates
 from optrace.cost.l2 import Traffic
 from optrace.cost.profiles import GpuProfile, Target
+from optrace.cost.rules.tensor_iterator import INT32_MAX
 from optrace.cost.work import MATRIX_KINDS, KernelKind, Work
 from optrace.graph import OpNode
 
@@ -60,7 +61,7 @@ def launches_of(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         return lister(node, work, target)
     if work.kind in ("elementwise", "foreach"):
         kernel = streams.pointwise(node, work)
-        if count == 1 or sum(tensor.nbytes for tensor in node.outputs) > streams.INT32_MAX:
+        if count == 1 or sum(tensor.nbytes for tensor in node.outputs) > INT32_MAX:
             return streams.pieces(kernel, count)
         return [*[SMALL] * (count - 1), kernel]
     return [*[SMALL] * (count - 1), Kernel("other", float(work.tensor_bytes))]

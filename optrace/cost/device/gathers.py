@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, launches
-from optrace.cost.device.streams import STRIDED_BLOCK, copy, flat
+from optrace.cost.device.streams import STRIDED_BLOCK, copy, flat, over
 from optrace.cost.profiles import Target
+from optrace.cost.rules.gather import elements_filled, mask_to_fill
 from optrace.cost.work import Work
-from optrace.graph import OpNode, TensorMeta
+from optrace.graph import OpNode
 
 
 def _rest(work: Work, count: int) -> list[Launch]:
@@ -49,11 +51,12 @@ def bags(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     "aten._unsafe_index_put", "aten.scatter_reduce", "aten.scatter_reduce_", "aten.index_fill", "aten.index_fill_",
 )  # fmt: skip
 def scatters(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
-    own = node.inputs[0]
-    others = [tensor for tensor in node.inputs[1:] if tensor.dtype == own.dtype]
-    filled = max((tensor.numel for tensor in others), default=own.numel)
-    clones = not any(node.writes)
-    first: list[Launch] = [copy(own, node.outputs[0])] if clones else []
+    own, filled = node.inputs[0], elements_filled(node)
+    first: list[Launch] = [] if any(node.writes) else [copy(own, node.outputs[0])]
+    mask = mask_to_fill(node)
+    if mask is not None:
+        fill = over(own.shape, own, mask)
+        return [*first, replace(fill, nbytes=fill.nbytes + own.nbytes)]
     adds = "add" in node.op or (bool(node.arg("accumulate", False)) and (work.kernels or 0) < 4)
     nbytes = 3.0 * filled * own.itemsize + 8.0 * filled / max(1, own.shape[-1] if own.shape else 1)
     kernel = Kernel("scatter_add" if adds else "scatter", nbytes, filled / STRIDED_BLOCK, 1)
@@ -112,8 +115,3 @@ def sorts(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     count = max(1, work.kernels or 1)
     passes = Kernel("sort", 2.0 * source.nbytes, source.numel / STRIDED_BLOCK, 1)
     return [*[passes] * count, *[MEMSET] * work.memsets, *[Kernel("across")] * work.memcpys]
-
-
-def rows_of(tensor: TensorMeta) -> int:
-    """All dimensions but the last."""
-    return math.prod(tensor.shape[:-1])

@@ -143,12 +143,12 @@ def vectors(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
 
 @launches("aten._grouped_mm")
 def grouped(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
-    """Of a ragged side, or a ragged depth, each group has an equal part."""
-    left, right, ends = node.tensor("self"), node.tensor("mat2"), node.arg("offs")
-    groups = ends.numel if isinstance(ends, TensorMeta) else left.shape[0]
-    m, n, k = left.shape[-2], right.shape[-1], left.shape[-1]
-    if len(right.shape) == 2:
-        m, n, k = (m, n / groups, k) if len(left.shape) == 3 else (m, n, k / groups)
-    elif len(left.shape) == 2:
+    """Each group has an equal part of a ragged side; a ragged depth takes as long as one deep product (H200)."""
+    left, right = node.tensor("self"), node.tensor("mat2")
+    groups = max((tensor.shape[0] for tensor in (left, right) if len(tensor.shape) == 3), default=1)
+    m, n = left.shape[-2], right.shape[-1]
+    if len(left.shape) < len(right.shape):
         m = math.ceil(m / groups)
-    return [SMALL, Product("grouped", left.dtype, m, n, k, groups, float(work.tensor_bytes))]
+    elif len(left.shape) > len(right.shape):
+        n = math.ceil(n / groups)
+    return [SMALL, Product("grouped", left.dtype, m, n, left.shape[-1], groups, float(work.tensor_bytes))]

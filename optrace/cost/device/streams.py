@@ -10,14 +10,13 @@ from optrace.cost.device.kernel import SMALL, Kernel, Launch, launches
 from optrace.cost.profiles import Target
 from optrace.cost.rules.layouts import contiguous, copies_as_memcpy, suggests_channels_last
 from optrace.cost.rules.table import inputs_read, on_device, outputs_written
-from optrace.cost.rules.tensor_iterator import INT32_MAX, broadcasts, byte_strides, merged, order_of_dims
+from optrace.cost.rules.tensor_iterator import broadcasts, byte_strides, merged, order_of_dims
+from optrace.cost.sectors import SECTOR
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Elements that one block of the unvectorized kernel takes: 128 threads, four each.
 STRIDED_BLOCK = 512
-#: Bytes that a DRAM sector holds: what a lone element costs.
-SECTOR = 32
 
 #: Functions that take many instructions an element.
 HEAVY = frozenset(
@@ -196,6 +195,3 @@ def rearranges(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     one = Kernel(kind, nbytes, result.numel / STRIDED_BLOCK, min(3, len(result.shape)))
     # A roll passes over everything once a dimension; the others' launches are parts of one pass.
     return [one] * count if kind == "roll" else pieces(one, count)
-
-
-__all__ = ["INT32_MAX"]

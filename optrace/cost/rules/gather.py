@@ -11,7 +11,7 @@ from optrace.cost.rules import radix
 from optrace.cost.rules.layouts import contiguous, contiguous_copies, contiguous_kernels, copy_launches
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, streaming
-from optrace.cost.rules.tensor_iterator import kernels_over
+from optrace.cost.rules.tensor_iterator import broadcast_numel, kernels_over
 from optrace.cost.sectors import FETCH
 from optrace.cost.work import FREE, Access, Pass, Work
 from optrace.graph import OpNode, TensorMeta, tensors_in
@@ -34,9 +34,11 @@ def _selected(node: OpNode, source: TensorMeta, target: Target, *, once: bool = 
     is found in the L2 if what is gathered meanwhile fits it."""
     taken = sum(access.nbytes for access in outputs_written(node))
     indices = [
-        tensor for tensor in node.inputs if tensor.id != source.id and tensor.dtype in ("int64", "int32")
+        tensor.shape
+        for tensor in node.inputs
+        if tensor.id != source.id and tensor.dtype in ("int64", "int32")
     ]
-    picks = max((tensor.numel for tensor in indices), default=1)
+    picks = broadcast_numel(*indices)
     meanwhile = min(taken, picks * GATHERED_AT_ONCE)
     repeats_are_free = not once and meanwhile <= target.l2_bytes
     found = distinct_bytes(source, taken) if repeats_are_free else min(source.nbytes, taken)
@@ -174,20 +176,21 @@ def _clone(node: OpNode) -> tuple[int, int]:
 
 
 def _scattered(
-    node: OpNode, filled: int, *, accumulates: bool, scattered: int = 0
+    node: OpNode, filled: int, *, reads_own: bool, scattered: int = 0
 ) -> tuple[list[Access], list[Access], tuple[Pass, ...]]:
-    """Reads, writes and passes of an op that touches ``filled`` bytes of its first input, or of a clone of it."""
+    """Reads, writes and passes of an op that touches ``filled`` bytes of its first input, or of a clone of it.
+    ``reads_own``: it reads them before it writes them."""
     target = node.inputs[0]
     others = [access for access in inputs_read(node) if access.tensor.id != target.id]
     if not _clones(node):
         part = Access(target, min(target.nbytes, filled), scattered)
-        reads = [part, *others] if accumulates or scattered else others
+        reads = [part, *others] if reads_own or scattered else others
         return reads, [part], (Pass(tuple(reads), (part,)),)
     result = node.outputs[0]
     part = Access(result, min(result.nbytes, filled), scattered)
     own, written = Access(target, target.nbytes), Access(result, result.nbytes)
     copied = Pass((own,), (written,), is_copy=_clone(node)[1] > 0)
-    changed = Pass((*others, part) if accumulates or scattered else tuple(others), (part,))
+    changed = Pass((*others, part) if reads_own or scattered else tuple(others), (part,))
     return [own, *others], [written], (copied, changed)
 
 
@@ -216,19 +219,17 @@ def scatters(node: OpNode, _target: Target) -> Work:
     ``scatter_reduce`` without ``include_self`` writes neutral values first; a mean counts what it adds up,
     fills in ones, and divides (TensorAdvancedIndexing.cpp).
     """
-    target = node.inputs[0]
-    others = [tensor for tensor in node.inputs[1:] if on_device(tensor)]
-    values = [tensor for tensor in others if tensor.dtype == target.dtype]
-    indexed = next((tensor for tensor in others if tensor.dtype in ("int64", "int32")), target)
-    filled = max((t.nbytes for t in values), default=_filled_by_index(node, indexed, target))
+    target, index, filled = node.inputs[0], node.tensor("index"), elements_filled(node)
     packet = node.facts.packet
     reduces = "reduce" in packet or node.arg("reduce") is not None
     accumulates = "add" in packet or reduces or bool(node.arg("accumulate", False))
     extra = 0
     if "scatter_reduce" in packet:
         extra = (not node.arg("include_self", True)) + (6 if node.arg("reduce") == "mean" else 0)
-    by_element = _elements(node, target, indexed.numel).scattered if "scatter" in packet else 0
-    reads, writes, passes = _scattered(node, filled, accumulates=accumulates, scattered=by_element)
+    by_element = _elements(node, target, index.numel).scattered if "scatter" in packet else 0
+    reads, writes, passes = _scattered(
+        node, filled * target.itemsize, reads_own=accumulates, scattered=by_element
+    )
     kernels, memcpys = _clone(node)
     return streaming(
         node,
@@ -237,18 +238,53 @@ def scatters(node: OpNode, _target: Target) -> Work:
         reads=reads,
         writes=writes,
         passes=passes,
-        flops=filled // max(1, target.itemsize) if accumulates else 0,
+        flops=filled if accumulates else 0,
         kind="gather",
     )
 
 
-def _filled_by_index(node: OpNode, index: TensorMeta, target: TensorMeta) -> int:
-    """Bytes that a scalar fills: an element an index of ``scatter``, a slice an index of ``index_fill``."""
-    if "index_" not in node.op:
-        return index.numel * target.itemsize
+def elements_filled(node: OpNode) -> int:
+    """Elements that a scatter writes, each as often as it is written: one an index of ``scatter`` and ``put_``, a slice
+    an index of ``index_add`` and its like, all that the indices of ``index_put`` meet."""
+    own, index = node.inputs[0], node.arg("index")
+    if not isinstance(index, TensorMeta):
+        return _elements_put(node)
+    if ".index_" not in node.op:
+        return index.numel
     dim = node.arg("dim", 0)
-    size = target.shape[dim] if isinstance(dim, int) and target.shape else 1
-    return target.nbytes // max(1, size) * index.numel
+    size = own.shape[dim] if isinstance(dim, int) and own.shape else 1
+    return own.numel // max(1, size) * index.numel
+
+
+def _elements_put(node: OpNode) -> int:
+    own, indices = node.inputs[0], _indices(node)
+    if _masks(tuple(indices.values())):
+        # How many a mask picks only its values say; one value may stand for any number.
+        values = node.tensor("values")
+        return values.numel if values.numel > 1 else own.numel
+    return broadcast_numel(*(tensor.shape for tensor in indices.values())) * math.prod(
+        _unindexed(own.shape, indices)
+    )
+
+
+def mask_to_fill(node: OpNode) -> TensorMeta | None:
+    """The mask, as it is laid over the first input, of an ``index_put`` that is ``masked_fill_``: it sets one number from
+    the host (``canDispatchToMaskedFill`` in TensorAdvancedIndexing.cpp)."""
+    indices, values = _indices(node), node.arg("values")
+    if len(indices) != 1 or node.arg("accumulate", False) or not isinstance(values, TensorMeta):
+        return None
+    ((place, mask),) = indices.items()
+    if not _masks(mask) or on_device(values) or values.numel != 1:
+        return None
+    behind = (1,) * (len(node.inputs[0].shape) - place - len(mask.shape))
+    return replace(mask, shape=mask.shape + behind, stride=mask.stride + behind)
+
+
+def _indices(node: OpNode) -> dict[int, TensorMeta]:
+    """The index tensors by the place at which they stand."""
+    given = node.arg("indices")
+    listed: Sequence[object] = given if isinstance(given, tuple) else ()
+    return {place: tensor for place, tensor in enumerate(listed) if isinstance(tensor, TensorMeta)}
 
 
 @rule(
@@ -261,14 +297,13 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
     """One kernel that writes the indexed places; adding sorts the indices first, so that equal ones meet
     (Indexing.cu, TensorAdvancedIndexing.cpp)."""
     own = node.inputs[0]
-    values = node.tensor("values")
     masks = _masks(node.arg("indices"))
     accumulates = bool(node.arg("accumulate", False))
     kernels, memcpys = _clone(node)
     memsets = 0
-    if not accumulates and len(masks) == 1 and not on_device(values) and values.numel == 1:
-        # A scalar under a mask is ``masked_fill_``.
-        kernels += kernels_over(own.shape, own)
+    mask = mask_to_fill(node)
+    if mask is not None:
+        kernels += kernels_over(own.shape, own, mask)
         masks = []
     elif accumulates:
         sorted_first = _sorted_index_put(node, target)
@@ -276,8 +311,9 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
         memsets = sorted_first.memsets
     else:
         kernels += 1
-    filled = distinct_bytes(own, values.nbytes) if on_device(values) and values.numel > 1 else own.nbytes
-    reads, writes, passes = _scattered(node, filled, accumulates=accumulates)
+    elements = elements_filled(node)
+    filled = distinct_bytes(own, elements * own.itemsize)
+    reads, writes, passes = _scattered(node, filled, reads_own=accumulates or mask is not None)
     return streaming(
         node,
         kernels=kernels + sum(nonzero_kernels(mask) for mask in masks),
@@ -286,7 +322,7 @@ def writes_indexed(node: OpNode, target: Target) -> Work:
         reads=reads,
         writes=writes,
         passes=passes,
-        flops=values.numel if accumulates else 0,
+        flops=elements if accumulates else 0,
         kind="gather",
         host_wait=bool(masks),
     )
@@ -300,13 +336,11 @@ def _sorted_index_put(node: OpNode, target: Target) -> radix.Launches:
     bits as the result has places; and one kernel adds the values in that order.
     """
     own, values = node.inputs[0], node.tensor("values")
-    given = node.arg("indices")
-    listed: Sequence[object] = given if isinstance(given, tuple) else ()
-    indices = [tensor for tensor in listed if isinstance(tensor, TensorMeta)]
-    places = [place for place, tensor in enumerate(listed) if isinstance(tensor, TensorMeta)]
+    found = _indices(node)
+    indices, places = list(found.values()), list(found)
     if not indices or not values.numel:
         return radix.Launches(0)
-    count = max(tensor.numel for tensor in indices)
+    count = broadcast_numel(*(tensor.shape for tensor in indices))
     kernels = memsets = 0
     if "unsafe" not in node.op:
         for tensor in indices:

@@ -126,11 +126,19 @@ def inner_product(node: OpNode, _target: Target) -> Work:
 def grouped_products(node: OpNode, _target: Target) -> Work:
     """One kernel lays out the groups' pointers and sizes, one CUTLASS kernel multiplies (GroupMM.cu).
 
-    Every row of the ragged side meets one group's matrix, 2 x rows x k x n; two ragged sides share ``k``.
+    Every row, or column, of the ragged side meets one group's matrix, 2 x rows x k x n; two ragged sides share ``k``.
     """
     left, right = node.tensor("self"), node.tensor("mat2")
-    flops = 2 * left.numel * right.shape[-1]
+    flops = grouped_flops(left, right)
     return streaming(node, kernels=2, flops=flops, matmul_flops=flops, kind="matmul", math_dtype=left.dtype)
+
+
+def grouped_flops(left: TensorMeta, right: TensorMeta) -> int:
+    """Of ragged rows ``[rows, k] @ [groups, k, n]``, ragged columns ``[groups, m, k] @ [k, columns]``, a ragged ``k``
+    (both 2-d) or groups of one size (both 3-d)."""
+    columns_are_ragged = len(left.shape) == 3 and len(right.shape) == 2
+    groups = left.shape[0] if columns_are_ragged else 1
+    return 2 * left.numel // max(1, groups) * right.shape[-1]
 
 
 @rule("aten._cdist_forward")

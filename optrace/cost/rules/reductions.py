@@ -9,7 +9,7 @@ from optrace.cost.profiles import Target
 from optrace.cost.rules.reduce_config import Reduction, reduction
 from optrace.cost.rules.table import elements_read, pointwise_kernels, rule, streaming, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import Work
+from optrace.cost.work import FREE, Work
 from optrace.graph import OpNode, TensorMeta
 
 #: Dtypes that sum, mean and norm read directly when their result is float32; others are cast by a kernel before.
@@ -165,12 +165,15 @@ def counts_nonzero(node: OpNode, target: Target) -> Work:
 
 @rule("aten.equal")
 def compares_all(node: OpNode, target: Target) -> Work:
-    """Compare, reduce, bring one value to the host, which waits (``cuda_equal`` in Equal.cpp)."""
-    source = node.inputs[0]
+    """Compare, reduce, bring one value to the host, which waits; sizes that differ, and empty tensors, the host tells
+    (``cuda_equal`` in Equal.cpp)."""
+    source, other = node.inputs[:2]
+    if source.shape != other.shape or not source.numel:
+        return FREE
     launches = reduction(replace(source, dtype="bool"), (), target)
     return streaming(
         node,
-        kernels=launches.kernels + kernels_over(source.shape, *node.inputs[:2]),
+        kernels=launches.kernels + kernels_over(source.shape, source, other),
         memsets=launches.memsets,
         memcpys=1,
         flops=2 * source.numel,

@@ -286,22 +286,23 @@ def searches(node: OpNode, _target: Target) -> Work:
 
 @rule("aten.isin")
 def tests_membership(node: OpNode, target: Target) -> Work:
-    """Few test elements are compared each with all; many are sorted together with the elements: launches not
-    known (TensorCompare.cpp)."""
+    """Few test elements are compared each with all: a fill, comparisons, any, a copy into the result. Many are sorted
+    together with the elements: launches not known (TensorCompare.cpp, cuda/TensorCompare.cpp)."""
     elements, tests = (node.arg(name) for name in ("elements", "test_elements"))
     if not isinstance(elements, TensorMeta) or not isinstance(tests, TensorMeta):
         return streaming(node, flops=node.outputs[0].numel, kind="gather")
-    if tests.numel >= 10 * elements.numel**0.145:
-        return replace(streaming(node, flops=None, kind="gather"), kernels=None, source="unknown")
     if not elements.numel:
         return FREE
+    if tests.numel >= int(10 * elements.numel**0.145):
+        return replace(streaming(node, flops=None, kind="gather"), kernels=None, source="unknown")
     table = contiguous(replace(elements, shape=(elements.numel, tests.numel), stride=(1, 1)), dtype="bool")
     found = reduction(table, (1,), target)
     return streaming(
         node,
-        kernels=1 + found.kernels,
+        kernels=1 + 1 + found.kernels,
         memsets=found.memsets,
+        memcpys=1,
         flops=2 * table.numel,
         kind="gather",
-        scratch=(table.numel,),
+        scratch=(table.numel, elements.numel),
     )

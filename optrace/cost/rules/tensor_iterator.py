@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from optrace.graph import TensorMeta
 
@@ -138,6 +139,12 @@ def result_is_contiguous(*operands: TensorMeta) -> bool:
     order = order_of_dims(shape, [byte_strides(tensor, shape) for tensor in operands])
     dims = [dim for dim in order if shape[dim] != 1]
     return dims == sorted(dims, reverse=True)
+
+
+def broadcast_numel(*shapes: Sequence[int]) -> int:
+    """Elements of the shape that these are broadcast to."""
+    dims = zip_longest(*map(reversed, shapes), fillvalue=1)
+    return math.prod(next((size for size in sizes if size != 1), 1) for sizes in dims)
 
 
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:

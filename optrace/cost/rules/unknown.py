@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from optrace.cost.profiles import Target
+from optrace.cost.rules.matmul import grouped_flops
 from optrace.cost.rules.table import rule, streaming
 from optrace.cost.work import Work
 from optrace.graph import OpNode
@@ -32,7 +33,6 @@ def transforms(node: OpNode, _target: Target) -> Work:
 
 @rule(
     "aten._mixed_dtypes_linear",
-    "aten._scaled_grouped_mm",
     "aten._weight_int4pack_mm",
     "aten._weight_int8pack_mm",
     "aten.mkldnn_linear",
@@ -40,6 +40,13 @@ def transforms(node: OpNode, _target: Target) -> Work:
 def multiplies_packed_weights(node: OpNode, _target: Target) -> Work:
     """Products with weights in a packed form: each library has its own kernels. 2 x rows x k x n as for plain ones."""
     flops = 2 * node.inputs[0].numel * node.outputs[0].shape[-1]
+    return _launches_not_known(node, flops, flops)
+
+
+@rule("aten._scaled_grouped_mm")
+def multiplies_scaled_groups(node: OpNode, _target: Target) -> Work:
+    """A product a group in fp8 (ScaledGroupMM.cu)."""
+    flops = grouped_flops(node.tensor("self"), node.tensor("mat2"))
     return _launches_not_known(node, flops, flops)
 
 
