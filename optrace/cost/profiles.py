@@ -71,6 +71,10 @@ class ProductRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return DTYPE_BYTES.get(dtype, 4)
 
 
+#: What a complex number is made of.
+REAL_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
 class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One GPU. Rates are dense; ``peak_tflops`` is by dtype, with ``tf32`` for fp32 matmuls in TF32.
 
@@ -102,7 +106,13 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     products: dict[str, ProductRates] = {}
 
     def peak_flops(self, dtype: str, *, matmul: bool) -> float | None:
-        """Peak FLOP/s of ``dtype`` (``tf32``: float32 in TF32), in matrix units for matmuls and in plain ones otherwise."""
+        """Peak FLOP/s of ``dtype`` (``tf32``: float32 in TF32), in matrix units for matmuls and in plain ones otherwise.
+
+        A complex multiply-add, counted as two FLOPs like a real one, takes four real ones.
+        """
+        if matmul and dtype in REAL_PARTS:
+            real = self.peak_flops(REAL_PARTS[dtype], matmul=True)
+            return None if real is None else real / 4
         if not matmul:
             key = "float64" if dtype in ("float64", "complex128") else "float32"
         elif dtype == "float64" and "float64_matmul" in self.peak_tflops:
@@ -110,7 +120,7 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         elif dtype.startswith("float8"):
             key = "float8"
         else:
-            key = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+            key = dtype
         rate = self.peak_tflops.get(key)
         return None if rate is None else rate * 1e12
 

@@ -127,3 +127,10 @@ def test_a_profile_that_was_saved_before_a_kind_was_told_apart_takes_the_measure
     assert filled.kernels["rows"].hbm == 9.0
     assert filled.kernels["attention_dot"] == whole.kernels["attention_dot"]
     assert with_kernel_rates(whole) is whole
+
+
+@every_profile
+def test_a_complex_multiply_add_takes_four_real_ones(gpu: GpuProfile) -> None:
+    for real, made_of in (("float32", "complex64"), ("float64", "complex128")):
+        assert gpu.peak_flops(made_of, matmul=True) == gpu.peak_flops(real, matmul=True) / 4
+        assert gpu.peak_flops(made_of, matmul=False) == gpu.peak_flops(real, matmul=False)
