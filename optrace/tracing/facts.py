@@ -41,10 +41,21 @@ def facts_of(op: torch._ops.OpOverload) -> OpFacts:
         is_view=any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         mutates=tuple(arg.name for arg in written),
         out_args=tuple(arg.name for arg in written if arg.kwarg_only),
-        tags=tuple(sorted(tag.name for tag in op.tags if tag.name not in _DULL_TAGS)),
+        tags=tuple(sorted(tag.name for tag in _tags(op) if tag.name not in _DULL_TAGS)),
         arg_names=tuple(arg.name for arg in schema.arguments),
         composite=is_composite(op),
     )
+
+
+def _tags(op: torch._ops.OpOverload) -> set[torch.Tag]:
+    """An op's tags. Some in-place ops (``abs_``) are not said to be pointwise where the others of their name are."""
+    tags = set(op.tags)
+    name, _, overload = str(op).rpartition(".")
+    if name.endswith("_"):
+        other = overload_named(f"{name[:-1]}.{overload}")
+        if other is not None and torch.Tag.pointwise in other.tags:
+            tags.add(torch.Tag.pointwise)
+    return tags
 
 
 @cache

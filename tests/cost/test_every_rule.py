@@ -118,11 +118,11 @@ EVERY = [
      1, 0, 0, ATTENDS_BACKWARD),
     # ---- copies, fills and factories
     (("empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_", "record_stream",
-      "is_pinned", "_pin_memory", "sym_size.int", "sym_numel", "sym_stride.int", "sym_storage_offset", "detach_", "squeeze_", "t_",
+      "is_pinned", "_pin_memory", "is_same_size", "is_coalesced", "dense_dim", "sparse_dim", "_assert_tensor_metadata", "sym_size.int", "sym_numel", "sym_stride.int", "sym_storage_offset", "detach_", "squeeze_", "t_",
       "transpose_", "unsqueeze_"), (X,), X, 0, 0, 0, 0),
     (("new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "arange", "linspace", "logspace",
       "scalar_tensor", "tril_indices", "triu_indices"), (), T(4, 24), 1, 0, 0, 0),
-    (("empty_like",), (X,), T(4, 24), 0, 0, 0, 0),
+    (("empty_like", "_efficientzerotensor"), (X,), T(4, 24), 0, 0, 0, 0),
     (("zeros_like",), (X,), T(4, 24), 1, 0, 0, 0),
     (("item", "_local_scalar_dense"), (T(),), None, 0, 1, 0, 0),
     (("fill.Scalar",), (X, 0.0), T(4, 24), 1, 0, 0, 0),
@@ -137,6 +137,16 @@ EVERY = [
     # Zeros, then the diagonal of 4.
     (("diagonal_backward",), (T(4), [4, 24], 0, 0, 1), T(4, 24), 2, 0, 0, 0),
     # A clone by memcpy, then one kernel into the part.
+    (("alias_copy", "detach_copy"), (X,), T(4, 24), 0, 1, 0, 0),
+    (("view_copy", "unsqueeze_copy"), (X, [1]), T(96), 0, 1, 0, 0),
+    (("squeeze_copy",), (T(4, 1, 24),), T(4, 24), 0, 1, 0, 0),
+    # What is shown in another order, or in part, is copied by a kernel.
+    (("t_copy", "permute_copy", "transpose_copy.int"), (X,), T(24, 4), 1, 0, 0, 0),
+    (("expand_copy",), (T(24), [4, 24]), T(4, 24), 1, 0, 0, 0),
+    (("narrow_copy",), (X, 0, 1, 2), T(2, 24), 1, 0, 0, 0),
+    (("as_strided_copy", "unfold_copy"), (X,), T(10, 3), 1, 0, 0, 0),
+    (("diagonal_copy", "select_copy.int", "slice_copy.Tensor"), (X,), T(4), 1, 0, 0, 0),
+    (("rot90",), (X, 1, [0, 1]), T(24, 4), 1, 0, 0, 0),
     (("select_scatter",), (X, T(24), 0, 1), T(4, 24), 1, 1, 0, 0),
     (("diagonal_scatter",), (X, T(4)), T(4, 24), 1, 1, 0, 0),
     (("as_strided_scatter",), (X, T(3, 5), [3, 5], [24, 1]), T(4, 24), 1, 1, 0, 0),
@@ -155,6 +165,13 @@ EVERY = [
     (("_masked_scale",), (X, T(4, 24, dtype="uint8"), 1.5), T(4, 24), 1, 0, 0, 2 * E),
     (("silu_backward", "gelu_backward", "tanh_backward", "sigmoid_backward", "hardswish_backward", "hardsigmoid_backward",
       "logit_backward", "mish_backward"), (X, Y), T(4, 24), 1, 0, 0, E),
+    (("_prelu_kernel",), (X, T(24)), T(4, 24), 1, 0, 0, E),
+    (("rrelu_with_noise_backward",), (X, Y, Z, 0.1, 0.3, True, False), T(4, 24), 1, 0, 0, E),
+    (("rsub.Tensor",), (X, Y), T(4, 24), 1, 0, 0, E),
+    # Each component of 32 cross products: two multiplications, a subtraction.
+    (("linalg_cross",), (T(32, 3), T(32, 3)), T(32, 3), 1, 0, 0, 3 * 32 * 3),
+    # neg, mul, exp; mul, mul; add; div, mul.
+    (("soft_margin_loss_backward",), (T(), X, Y, 1), T(4, 24), 8, 0, 0, 8 * E),
     (("threshold_backward", "softshrink_backward", "hardshrink_backward"), (X, Y, 0.5), T(4, 24), 1, 0, 0, E),
     (("hardtanh_backward",), (X, Y, -1.0, 1.0), T(4, 24), 1, 0, 0, E),
     (("leaky_relu_backward",), (X, Y, 0.1, False), T(4, 24), 1, 0, 0, E),
@@ -223,6 +240,13 @@ EVERY = [
     (("std", "var_mean", "std_mean"), (X,), T(), 1, 0, 0, 4 * E),
     # A radix selection a row.
     (("nanmedian.dim",), (X, 1), (T(4), ints(4)), 1, 0, 0, E),
+    # isclose in 13 kernels, all, one value to the host; equal and four for NaN; casts of integers; equality alone.
+    (("allclose",), (X, Y), True, 13 + 1, 1, 0, 14 * E),
+    (("allclose",), (X, Y, 1e-5, 1e-8, True), True, 13 + 4 + 1, 1, 0, 18 * E),
+    (("allclose",), (ints(4, 24), ints(4, 24)), True, 13 + 1 + 1, 1, 0, 15 * E),
+    (("allclose",), (X, T(24), 0.0, 0.0), True, 1 + 1, 1, 0, 2 * E),
+    (("_linalg_check_errors",), (T(4, dtype="int32"), "linalg.inv"), None, 1, 1, 0, 4),
+    (("_assert_async",), (bools(),), None, 1, 0, 0, 0),
     # Losses, then their mean: 3 FLOPs an element and 1 to add up.
     (("smooth_l1_loss", "huber_loss"), (X, Y, 1), T(), 2, 0, 0, 4 * E),
     (("nll_loss2d_backward",), (T(), T(2, 3, 8, 8), ints(2, 8, 8), None, 1, -100, T()), T(2, 3, 8, 8), 2, 0, 0, 2 * 8 * 8),
@@ -293,6 +317,12 @@ EVERY = [
     (("adaptive_max_pool3d",), (VOLUME, [4, 4, 4]), (FEW, ints(2, 3, 4, 4, 4)), 1, 0, 0, 8 * 2 * 3 * 64),
     (("max_pool3d_with_indices",), (VOLUME, [2, 2, 2]), (FEW, ints(2, 3, 4, 4, 4)), 1, 0, 0, 8 * 2 * 3 * 64),
     (("upsample_nearest1d_backward",), (T(2, 3, 8), [8], [2, 3, 4]), T(2, 3, 4), 1, 0, 0, 2 * 3 * 8),
+    (("_upsample_nearest_exact1d_backward",), (LINE, [8], [2, 3, 4]), T(2, 3, 4), 1, 0, 0, 2 * 3 * 8),
+    (("_upsample_nearest_exact3d_backward",), (VOLUME, [8] * 3, [2, 3, 4, 4, 4]), T(2, 3, 4, 4, 4), 1, 0, 0, 2 * 3 * 8**3),
+    # Zeros, then each of the gradient's elements, or of the maxima, to its place.
+    (("adaptive_max_pool3d_backward",), (FEW, VOLUME, ints(2, 3, 4, 4, 4)), T(2, 3, 8, 8, 8), 2, 0, 0, 2 * 3 * 64),
+    (("max_unpool2d",), (SMALL, ints(2, 3, 4, 4), [8, 8]), T(2, 3, 8, 8), 2, 0, 0, 0),
+    (("max_unpool3d",), (FEW, ints(2, 3, 4, 4, 4), [8] * 3, [2] * 3, [0] * 3), T(2, 3, 8, 8, 8), 2, 0, 0, 0),
     (("_upsample_nearest_exact2d_backward",), (IMAGE, [8, 8], [2, 3, 4, 4]), T(2, 3, 4, 4), 1, 0, 0, PIXELS),
     (("upsample_nearest3d_backward",), (VOLUME, [8, 8, 8], [2, 3, 4, 4, 4]), T(2, 3, 4, 4, 4), 1, 0, 0, 2 * 3 * 512),
     # Zeros, then an addition for each place that a gradient goes to.
@@ -363,12 +393,16 @@ EVERY = [
     # Three groups of weights: each column meets one.
     (("_scaled_grouped_mm",), (T(3, 16, 64), T(64, 96), T(3, 16), T(96), T(3, dtype="int32")), T(16, 96), None, 0, 0,
      2 * 16 * 64 * 96),
+    (("_unsafe_masked_index", "affine_grid_generator", "renorm", "renorm_", "linalg_matrix_exp", "linalg_pinv"), (X,),
+     T(4, 24), None, 0, 0, None),
+    (("_unsafe_masked_index_put_accumulate",), (X, bools(4, 24), [ints(4)], Y), T(4, 24), None, 0, 0, None),
     # Iterations and steps that the values decide: nothing is known.
     (("_linalg_eigh", "_linalg_eigvals", "_linalg_svd", "linalg_eig", "linalg_ldl_factor_ex", "linalg_qr"), (T(6, 6),),
      (T(6), T(6, 6)), None, 0, 0, None),
     (("linalg_lstsq", "ormqr", "lu_unpack", "_trilinear", "_pdist_forward", "_pdist_backward", "_cdist_backward", "_ctc_loss",
       "_ctc_loss_backward", "_cudnn_ctc_loss"), (T(6, 6), T(6, 6)), T(6, 6), None, 0, 0, None),
     (("mode",), (X,), (T(4), ints(4)), None, 0, 0, None),
+    (("masked_scatter_backward",), (X, bools(4, 24), [96]), T(96), None, 0, 0, None),
     (("unique_consecutive", "unique_dim", "_unique2"), (X,), (T(96), ints(0), ints(0)), None, 0, 0, None),
 ]  # fmt: skip
 

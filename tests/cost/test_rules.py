@@ -155,7 +155,7 @@ def test_arithmetic_without_a_formula_is_unknown_not_zero(maker, target):
     "name",
     [
         "_cslt_sparse_mm", "_dyn_quant_matmul_4bit", "_sparse_semi_structured_mm", "_slow_conv2d_forward", "_conv_depthwise2d",
-        "fake_quantize_per_tensor_affine_cachemask", "ctc_loss.Tensor", "rrelu_with_noise_backward",
+        "fake_quantize_per_tensor_affine_cachemask", "ctc_loss.Tensor",
         "renorm", "segment_reduce", "trace_backward", "vander", "nanquantile", "lu_unpack", "linalg_matrix_exp", "matrix_exp",
     ],
 )  # fmt: skip
@@ -165,6 +165,29 @@ def test_an_op_without_a_rule_that_is_not_pointwise_does_unknown_arithmetic(make
     work = work_of(maker(overload, x, y, out=T(4, 24)), target)
     assert work.flops is None
     assert work.matmul_flops is None
+
+
+def test_in_place_ops_are_pointwise_as_their_siblings_are(maker, target):
+    """torch tags ``abs`` and not ``abs_``."""
+    work = work_of(maker("aten.abs_.default", x, out=x), target)
+    assert (work.kernels, work.flops, work.kind) == (1, 4 * 24, "elementwise")
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        (("aten.allclose.default", x, y), True),
+        (("aten._linalg_check_errors.default", T(4, dtype="int32"), "linalg.inv"), True),
+        (("aten._assert_async.default", T(dtype="bool")), False),
+    ],
+)
+def test_what_the_host_is_told(maker, target, monkeypatch, call, waits):
+    """Without a rule it is not known what that takes: no output is no free call."""
+    node = maker(*call, out=None)
+    work = work_of(node, target)
+    assert (work.host_wait, work.kernels > 0, work.source) == (waits, True, "rule")
+    monkeypatch.delitem(RULES, node.facts.packet)
+    assert (work_of(node, target).kernels, work_of(node, target).source) == (None, "unknown")
 
 
 @pytest.mark.parametrize(

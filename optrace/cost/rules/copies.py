@@ -30,7 +30,7 @@ from optrace.cost.rules.table import (
     whole,
 )
 from optrace.cost.rules.tensor_iterator import kernels_over
-from optrace.cost.work import FREE, KernelKind, Pass, Work
+from optrace.cost.work import FREE, Access, KernelKind, Pass, Work
 from optrace.graph import OpNode, TensorMeta
 
 
@@ -39,6 +39,7 @@ from optrace.graph import OpNode, TensorMeta
     "aten.empty_like",
     "aten.empty_strided",
     "aten.empty_permuted",
+    "aten._efficientzerotensor",
     "aten.new_empty",
     "aten.new_empty_strided",
     "aten.resize_",
@@ -46,6 +47,11 @@ from optrace.graph import OpNode, TensorMeta
     "aten.set_",
     "aten.record_stream",
     "aten.is_pinned",
+    "aten.is_same_size",
+    "aten.is_coalesced",
+    "aten.dense_dim",
+    "aten.sparse_dim",
+    "aten._assert_tensor_metadata",
     "aten._pin_memory",
     "aten.sym_size",
     "aten.sym_numel",
@@ -304,6 +310,43 @@ def zeros_then_each_block(node: OpNode, _target: Target) -> Work:
     return streaming(node, kernels=1 + len(node.tensors("tensors")), kind="elementwise")
 
 
+@rule(
+    "aten.alias_copy",
+    "aten.as_strided_copy",
+    "aten.detach_copy",
+    "aten.diagonal_copy",
+    "aten.expand_copy",
+    "aten.narrow_copy",
+    "aten.permute_copy",
+    "aten.select_copy",
+    "aten.slice_copy",
+    "aten.squeeze_copy",
+    "aten.t_copy",
+    "aten.transpose_copy",
+    "aten.unfold_copy",
+    "aten.unsqueeze_copy",
+    "aten.view_copy",
+)
+def clones_a_view(node: OpNode, _target: Target) -> Work:
+    """What a view shows, cloned in its own order: a memcpy where that is the input's, else a kernel."""
+    source, result = node.inputs[0], node.outputs[0]
+    in_order = source.is_contiguous and node.facts.label in (
+        "alias_copy",
+        "detach_copy",
+        "squeeze_copy",
+        "unsqueeze_copy",
+        "view_copy",
+    )
+    shown = Access(source, min(source.nbytes, result.nbytes))
+    return streaming(
+        node,
+        kernels=0 if in_order else kernels_over(result.shape, result),
+        memcpys=int(in_order),
+        reads=[shown],
+        kind="copy" if in_order else "elementwise",
+    )
+
+
 @rule("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
 def clones_then_overwrites(node: OpNode, _target: Target) -> Work:
     """A clone, then ``src`` copied into the part of it that the view shows (FunctionalizeFallback,
@@ -333,6 +376,7 @@ def rolls_one_dim_at_a_time(node: OpNode, _target: Target) -> Work:
 
 @rule(
     "aten.flip",
+    "aten.rot90",
     "aten.repeat",
     "aten.tril",
     "aten.triu",

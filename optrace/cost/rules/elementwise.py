@@ -74,6 +74,9 @@ def scales_by_a_mask(node: OpNode, _target: Target) -> Work:
     "aten.clamp",
     "aten.lerp",
     "aten.log_sigmoid_forward",
+    "aten.rsub.Tensor",
+    "aten._prelu_kernel",
+    "aten.rrelu_with_noise_backward",
     "aten.glu",
     "aten.glu_backward",
     "aten.complex",
@@ -83,6 +86,19 @@ def scales_by_a_mask(node: OpNode, _target: Target) -> Work:
 def one_pass_over_elements(node: OpNode, _target: Target) -> Work:
     """One TensorIterator kernel, one FLOP an output element whatever the function."""
     return streaming(node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise")
+
+
+@rule("aten.linalg_cross")
+def crosses(node: OpNode, _target: Target) -> Work:
+    """Two multiplications and a subtraction a component, in one kernel (CrossKernel.cu)."""
+    return streaming(node, flops=3 * elements_written(node), kind="elementwise")
+
+
+@rule("aten.soft_margin_loss_backward")
+def soft_margin_gradients(node: OpNode, _target: Target) -> Work:
+    """neg, mul, exp; mul, mul; add; div, mul (Loss.cpp)."""
+    elements = elements_written(node)
+    return streaming(node, kernels=8 * pointwise_kernels(node), flops=8 * elements, kind="elementwise")
 
 
 @rule("aten._prelu_kernel_backward", "aten.rrelu_with_noise")

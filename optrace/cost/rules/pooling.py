@@ -75,7 +75,8 @@ def pools_3d(node: OpNode, _target: Target) -> Work:
 
 
 @rule("aten.avg_pool2d_backward", "aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward")
-@rule("aten.upsample_nearest3d_backward", "aten._upsample_nearest_exact2d_backward")
+@rule("aten.upsample_nearest3d_backward", "aten._upsample_nearest_exact1d_backward")
+@rule("aten._upsample_nearest_exact2d_backward", "aten._upsample_nearest_exact3d_backward")
 def gathers_gradients(node: OpNode, _target: Target) -> Work:
     """Each input element collects the windows that hold it, in one kernel (AveragePool2d.cu, UpSampleNearest2d.cu)."""
     copied = _to_copy(node.inputs[0])
@@ -143,6 +144,7 @@ def _zeroed_first(
 
 
 @rule("aten.max_pool3d_with_indices_backward", "aten.avg_pool3d_backward")
+@rule("aten.adaptive_max_pool3d_backward")
 def scatters_gradients_3d(node: OpNode, _target: Target) -> Work:
     """Zero the gradient, then launches of at most 65,535 planes (DilatedMaxPool3d.cu, AveragePool3d.cu)."""
     gradient, result = node.inputs[0], node.outputs[0]
@@ -187,6 +189,19 @@ def resamples_backward(node: OpNode, _target: Target) -> Work:
         kernels=1 + image_wanted,
         flops=2 * _blend(node.facts.packet) * node.inputs[0].numel,
         kind="gather",
+    )
+
+
+@rule("aten.max_unpool2d", "aten.max_unpool3d")
+def puts_maxima_back(node: OpNode, _target: Target) -> Work:
+    """Zeros, then each value to its place; volumes in launches of at most 65,535 planes (MaxUnpooling.cu)."""
+    maxima, places, result = *node.inputs[:2], node.outputs[0]
+    launches = _launches_3d(maxima) if node.facts.packet == "aten.max_unpool3d" else 1
+    return streaming(
+        node,
+        kernels=kernels_over(result.shape, result) + launches + contiguous_kernels(maxima, places),
+        kind="gather",
+        scratch=contiguous_copies(maxima, places),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from optrace.cost.profiles import Target
 from optrace.cost.rules.reduce_config import Reduction, reduction
 from optrace.cost.rules.table import elements_read, pointwise_kernels, rule, streaming, whole
-from optrace.cost.rules.tensor_iterator import kernels_over
+from optrace.cost.rules.tensor_iterator import broadcast_numel, kernels_over
 from optrace.cost.work import FREE, Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -182,6 +182,62 @@ def compares_all(node: OpNode, target: Target) -> Work:
         host_wait=True,
         scratch=(source.numel,),
     )
+
+
+@rule("aten.allclose")
+def compares_all_nearly(node: OpNode, target: Target) -> Work:
+    """``isclose`` in its parts, all, one value to the host, which waits (TensorCompare.cpp): equal; ``rtol * other``,
+    abs, ``+ atol``; difference, abs; finite (abs, not infinite, not NaN, both) and small enough; or equal. With
+    ``equal_nan`` also both NaN; integers are cast; without tolerance equality is all."""
+    source, other = node.inputs[:2]
+    numel = broadcast_numel(source.shape, other.shape)
+    whole_shape = replace(source, shape=(numel,), stride=(1,))
+    is_integer = source.dtype in _INTEGERS
+    if node.arg("rtol", 1e-5) == node.arg("atol", 1e-8) == 0:
+        steps = 1
+    else:
+        steps = 13 + is_integer + (source.dtype == "bool")
+    if node.arg("equal_nan", False) and not is_integer:
+        steps += 4
+    launches = reduction(replace(whole_shape, dtype="bool"), (), target)
+    return streaming(
+        node,
+        kernels=steps * kernels_over(whole_shape.shape, whole_shape) + launches.kernels,
+        memsets=launches.memsets,
+        memcpys=1,
+        flops=(steps + 1) * numel,
+        kind="reduction",
+        writes=(),
+        host_wait=True,
+        scratch=(numel * source.itemsize,) * (6 if steps > 1 else 0) + (numel,),
+    )
+
+
+_INTEGERS = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
+
+
+@rule("aten._linalg_check_errors")
+def looks_for_errors(node: OpNode, target: Target) -> Work:
+    """Whether any matrix failed: the host waits for one value (BatchLinearAlgebra.cpp). Each ``torch.linalg.inv``,
+    ``solve`` and ``cholesky`` does this."""
+    source = node.inputs[0]
+    launches = reduction(source, (), target, output_itemsize=1)
+    return streaming(
+        node,
+        kernels=launches.kernels,
+        memsets=launches.memsets,
+        memcpys=1,
+        flops=source.numel,
+        kind="reduction",
+        writes=(),
+        host_wait=True,
+    )
+
+
+@rule("aten._assert_async")
+def asserts_on_the_device(node: OpNode, _target: Target) -> Work:
+    """One thread looks at one value; the host goes on (TensorCompare.cu)."""
+    return Work(kernels=1, reads=(whole(node.inputs[0]),), kind="reduction")
 
 
 @rule("aten.median", "aten.nanmedian", "aten.kthvalue")

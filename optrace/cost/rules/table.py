@@ -97,15 +97,16 @@ def _with(node: OpNode, change: Callable[[TensorMeta], TensorMeta]) -> OpNode:
 def schema_default(node: OpNode) -> Work:
     """One launch that reads the inputs and writes the outputs; free where there is nothing to write.
 
-    A pointwise op does one FLOP an output element. Any other op's arithmetic is not known, and of an op
-    that is not torch's own the launches are not known either.
+    A pointwise op does one FLOP an output element. Any other op's arithmetic is not known; nor are the launches of an
+    op that is not torch's own, or that tells the host something of a tensor's values.
     """
     if "pointwise" in node.facts.tags:
         return streaming(
             node, kernels=pointwise_kernels(node), flops=elements_written(node), kind="elementwise"
         )
     work = streaming(node, flops=None, matmul_flops=None)
-    if node.facts.name.partition(".")[0] not in ("aten", "prims", "quantized"):
+    tells_the_host = bool(inputs_read(node)) and not node.outputs and not any(node.writes)
+    if tells_the_host or node.facts.name.partition(".")[0] not in ("aten", "prims", "quantized"):
         return replace(work, kernels=None, source="unknown")
     return work
 

@@ -115,6 +115,14 @@ def solves(node: OpNode, _target: Target) -> Work:
     "aten._cdist_backward",
     "aten._pdist_backward",
     "aten._pdist_forward",
+    # Made of other ops, whose number depends on sizes.
+    "aten._unsafe_masked_index",
+    "aten._unsafe_masked_index_put_accumulate",
+    "aten.affine_grid_generator",
+    "aten.linalg_matrix_exp",
+    "aten.linalg_pinv",
+    "aten.renorm",
+    "aten.renorm_",
     # Products of three tensors, in an order that depends on their sizes.
     "aten._trilinear",
 )
@@ -123,7 +131,7 @@ def launches_are_not_known(node: OpNode, _target: Target) -> Work:
     return _launches_not_known(node, None, None)
 
 
-@rule("aten.unique_consecutive", "aten._unique2", "aten.unique_dim")
+@rule("aten.unique_consecutive", "aten._unique2", "aten.unique_dim", "aten.masked_scatter_backward")
 def size_depends_on_the_values(node: OpNode, _target: Target) -> Work:
     """Sort, mark, compact; the host waits for the number found (Unique.cu, UniqueCub.cu)."""
     work = streaming(node, flops=None, kind="gather", host_wait=True)
