@@ -64,6 +64,12 @@ ROWS = [
         ("aten._embedding_bag_dense_backward.default", T(2, 16), ints(8), ints(8), ints(2), ints(0), 100, False, 0, None),
         T(100, 16), 1 + 1 + 10, 0, 0, 8 * 16,
     ),
+    # The op that autograd calls does the same.
+    (
+        ("aten._embedding_bag_backward.default", T(2, 16), ints(8), ints(2), ints(8), ints(2), ints(0), 100, False, 0,
+         False, None),
+        T(100, 16), 1 + 1 + 10, 0, 0, 8 * 16,
+    ),
     (("aten.cumsum.default", x, 1), T(4, 24), 1, 0, 0, 4 * 24),
     # Cast; one row is CUB's scan.
     (("aten.cumsum.default", T(96, dtype="bool"), 0), ints(96), 1 + 2, 0, 0, 96),

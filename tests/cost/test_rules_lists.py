@@ -34,6 +34,7 @@ ROWS = [
     # Clear, partial norms, finish.
     (("aten._foreach_norm.Scalar", tensors()), tensors(), 3, 0, 0, 2 * 3 * 10),
     (("aten._amp_foreach_non_finite_check_and_unscale_.default", tensors(), T(), T()), None, 1, 0, 0, 2 * 3 * 10),
+    (("aten._amp_update_scale_.default", T(), ints(), T(), 2.0, 0.5, 2000), T(), 1, 0, 0, 1),
     # Two lists without momentum.
     (
         ("aten._fused_sgd_.default", tensors(65), tensors(65), []), None, 2, 0, 0, 5 * 65 * 10,

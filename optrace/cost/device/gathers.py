@@ -64,7 +64,9 @@ def scatters(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     return [*first, *[SMALL] * max(0, rest), kernel]
 
 
-@launches("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward")
+@launches(
+    "aten.embedding_dense_backward", "aten._embedding_bag_dense_backward", "aten._embedding_bag_backward"
+)
 def adds_rows(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
     gradient, result = node.inputs[0], node.outputs[0]
     row = gradient.shape[-1]

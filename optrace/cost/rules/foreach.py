@@ -151,6 +151,12 @@ def unscales_and_checks(node: OpNode, _target: Target) -> Work:
     return streaming(node, kernels=multi_tensor_launches(sizes, 1), flops=2 * sum(sizes), kind="foreach")
 
 
+@rule("aten._amp_update_scale_")
+def grows_or_shrinks_the_scale(node: OpNode, _target: Target) -> Work:
+    """One thread, one multiplication (AmpKernels.cu)."""
+    return streaming(node, flops=1)
+
+
 #: Lists in the table, and FLOPs an element: fused_adam_impl.cu, fused_adamw_impl.cu, FusedSgdKernel.cu,
 #: fused_adagrad_impl.cu.
 FUSED = {

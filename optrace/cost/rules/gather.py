@@ -10,7 +10,7 @@ from optrace.cost.profiles import Target
 from optrace.cost.rules import radix
 from optrace.cost.rules.layouts import contiguous, contiguous_copies, contiguous_kernels, copy_launches
 from optrace.cost.rules.reduce_config import reduction
-from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, streaming
+from optrace.cost.rules.table import inputs_read, on_device, outputs_written, rule, schema_default, streaming
 from optrace.cost.rules.tensor_iterator import broadcast_numel, kernels_over
 from optrace.cost.sectors import FETCH
 from optrace.cost.work import FREE, Access, Pass, Work
@@ -438,9 +438,12 @@ def sums_bags_of_rows(node: OpNode, _target: Target) -> Work:
 _MAX_MODE = 2
 
 
-@rule("aten._embedding_bag_dense_backward")
+@rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")
 def adds_rows_of_bags(node: OpNode, _target: Target) -> Work:
-    """As for an embedding, always sorted; of maxima, zero and scatter (EmbeddingBag.cu)."""
+    """As for an embedding, always sorted; of maxima, zero and scatter (EmbeddingBag.cu). Autograd calls
+    ``_embedding_bag_backward``, which calls the dense one, or makes a sparse gradient in a way that is not known."""
+    if node.arg("sparse"):
+        return schema_default(node)
     gradient, indices = node.inputs[:2]
     by_frequency = bool(node.arg("scale_grad_by_freq"))
     launches = (
