@@ -63,8 +63,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment of most allocated memory. The bytes of ``shares`` add up to the peak; ``holdings`` are the
-    storages alive at it, largest first (workspaces are no storages)."""
+    """A moment of much allocated memory. The bytes of ``shares`` add up to what is allocated; ``holdings`` are the
+    storages alive then, largest first (workspaces are no storages)."""
 
     shares: dict[Use, int]
     holdings: tuple[Holding, ...]
@@ -72,12 +72,16 @@ class Peak:
 
 def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
     """Take the peak of ``memory`` apart."""
+    return alive_at(graph, memory, memory.peak_call, memory.peak)
+
+
+def alive_at(graph: OpGraph, memory: MemoryUse, moment: int, allocated: int) -> Peak:
+    """Take apart the ``allocated`` bytes of the call ``moment``."""
     columns = graph.columns()
     freed = np.full(len(graph.storages), len(graph))
     # A storage that outlives the last call and one that goes with it are the same to a peak.
     gone = columns.freed_after < len(graph) - 1
     freed[columns.freed_storage[gone]] = columns.freed_after[gone]
-    moment = memory.peak_call
     alive = np.flatnonzero((memory.address >= 0) & (memory.born <= moment) & (freed >= moment)).tolist()
     uses = uses_of(graph, alive, memory.born)
     holdings = [
@@ -93,7 +97,7 @@ def peak_of(graph: OpGraph, memory: MemoryUse) -> Peak:
     shares = dict.fromkeys(USES, 0)
     for holding in holdings:
         shares[holding.use] += holding.nbytes
-    shares["workspace"] = memory.peak - sum(holding.nbytes for holding in holdings)
+    shares["workspace"] = allocated - sum(holding.nbytes for holding in holdings)
     return Peak(
         {use: nbytes for use, nbytes in shares.items() if nbytes},
         tuple(sorted(holdings, key=lambda holding: (-holding.nbytes, holding.storage))),

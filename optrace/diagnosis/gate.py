@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from optrace.cost.peak import Holding, alive_at, peak_of
 from optrace.diagnosis.budget import BudgetError, Limit, fits
 from optrace.diagnosis.compare import folded
 from optrace.diagnosis.figures import SUMS, Figures, figures_of, figures_of_calls
@@ -208,8 +209,10 @@ class _Measures:
         """What adds most to a figure, or what grew most since the baseline; the largest first."""
         if limit.figure.startswith("findings."):
             return self._finding_culprits(limit, where)
-        name = limit.figure if limit.figure in SUMS else "device_us"
+        name = limit.figure
         calls = self._calls[limit.module][where] if limit.module else range(len(self._graph))
+        if name == "peak_bytes":
+            return self._alive_culprits(calls if limit.module else None)
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for call in calls:
             groups[self._group(call)].append(call)
@@ -234,8 +237,29 @@ class _Measures:
         for finding in self._of_kind(limit):
             count = sum(inside is None or call in inside for call in finding.leads)
             if count:
-                found.append(Culprit(finding.why, finding.module, finding.source, count, False))
+                why = finding.why.rstrip(".")
+                found.append(Culprit(why, finding.module, finding.source, count, False))
         return sorted(found, key=lambda culprit: -culprit.amount)[:_MOST]
+
+    def _alive_culprits(self, calls: Sequence[int] | None) -> list[Culprit]:
+        """What holds most memory when most is allocated, in the run or during some calls of it."""
+        graph, memory = self._graph, self._run.priced.memory
+        if calls is None:
+            peak = peak_of(graph, memory)
+        else:
+            moment = max(calls, key=memory.live_after.__getitem__)
+            peak = alive_at(graph, memory, moment, int(memory.live_after[moment]))
+        held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
+        for holding in peak.holdings:
+            made = holding.born
+            held[(holding.use, "") if made is None else self._group(made)[:2]].append(holding)
+        found = [Culprit("workspace", "", None, peak.shares.get("workspace", 0), False)]
+        for (what, module), holdings in held.items():
+            made = holdings[0].born
+            line = None if made is None else graph.source(made).line
+            nbytes = sum(holding.nbytes for holding in holdings)
+            found.append(Culprit(f"{what} x{len(holdings):,}", module, line, nbytes, False))
+        return sorted((one for one in found if one.amount), key=lambda culprit: -culprit.amount)[:_MOST]
 
     def _of_kind(self, limit: Limit) -> Iterable[Finding]:
         wanted = limit.figure.partition(".")[2]
@@ -250,7 +274,9 @@ class _Measures:
         )
 
     def _amount(self, name: str, calls: Iterable[int]) -> float:
-        costs = self._run.priced.costs
+        costs, spans = self._run.priced.costs, self._run.timeline.spans
+        if name == "wall_us":
+            return sum(spans[call].wall_us for call in calls)
         return sum(SUMS[name](costs[call]) or 0 for call in calls)
 
     def _calls_of_modules(self, patterns: Iterable[str]) -> Mapping[str, Mapping[str, list[int]]]:

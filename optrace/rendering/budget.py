@@ -45,8 +45,6 @@ def culprit_text(outcome: Outcome, culprit: Culprit) -> str:
     """What adds to a figure that is over: ``+12  aten.add.Tensor x36, GPT.blocks.*.mlp, model.py:31``."""
     parts = [culprit.what, culprit.module, str(culprit.source or "")]
     shown = _signed(outcome, culprit.amount) if culprit.grew else amount(outcome, culprit.amount)
-    if outcome.limit.figure == "peak_bytes":
-        return ", ".join(part for part in parts if part)
     return f"{shown}  {', '.join(part for part in parts if part)}"
 
 

@@ -42,6 +42,8 @@ def test_a_count_at_its_limit_passes_and_one_more_fails() -> None:
 def test_a_time_over_its_limit_only_warns() -> None:
     (wall,) = held(net(), Limit("wall_us", value=1))
     assert (wall.over, wall.fails) == (True, False)
+    # Each op's part of the wall clock, waiting for the host included.
+    assert sum(culprit.amount for culprit in wall.culprits) == pytest.approx(wall.value)
 
 
 def test_each_module_that_fits_is_held_and_the_worst_is_told() -> None:
@@ -80,3 +82,19 @@ def test_calls_without_a_figure_are_told() -> None:
     hand.call("vendor.norm.default", [0], [], kernels=None, device_us=None, source="unknown")
     (launches,) = held(hand, Limit("launches", value=100))
     assert (launches.unknown, launches.over) == (1, False)
+
+
+def test_too_much_memory_is_told_by_what_is_alive_at_the_peak() -> None:
+    hand = HandGraph("net.py")
+    weight = hand.tensor((128, 128), kind="parameter")
+    held_on_to = [hand.tensor((256, 128)) for _ in range(2)]
+    for tensor in held_on_to:
+        hand.call("aten.mm.default", [weight], [tensor], line=3, module="Net.blocks.1", cls="Block")
+    (peak,) = held(hand, Limit("peak_bytes", value=1))
+    told = [(culprit.what, culprit.module, culprit.amount) for culprit in peak.culprits]
+    assert told[:2] == [
+        ("aten.mm.default x2", "Net.blocks.*", 2 * 256 * 128 * 4),
+        ("parameters x1", "", 128 * 128 * 4),
+    ]
+    (block,) = held(hand, Limit("peak_bytes", "Net.blocks.*", value=1))
+    assert block.culprits == peak.culprits
