@@ -81,6 +81,8 @@ def record(
             tell_raised(error)
             code = PROGRAM_RAISED
     if program is not None:
+        for note in session.graph.info.notes[len(session.notes) :]:
+            say.warning(note)
         if code == DONE:
             _check_steps(program, session, say)
         session.describe(program.name, _steps(program, session))
@@ -111,6 +113,5 @@ def _check_steps(program: Program, session: Session, say: Speaker) -> None:
             f"nothing was recorded: {program.name} took {seen} steps, with --warmup {program.warmup}"
         )
     else:
-        raise BadInput(
-            f"nothing was recorded: {program.describe} dispatched no op (looked for {'; '.join(RANKS)})"
-        )
+        looked_for = f" (looked for {'; '.join(RANKS)})" if program.marks_steps else ""
+        raise BadInput(f"nothing was recorded: {program.describe} dispatched no op{looked_for}")

@@ -101,7 +101,7 @@ def find_program(target: str, options: Options | None = None) -> Iterator[Progra
             yield _named(import_dotted(place), place, name, options)
         return
     file = SourceFile.read(place)
-    with imports_from(file.path.parent, [str(place), *options.args]):
+    with imports_from(file.path.parent, [str(place), *options.args], file.packages):
         if name and name != "__main__":
             yield _named(file.load(), file.path.name, name, options, marks_steps=file.outline.marks_steps)
         elif name or (rank := _rank(file)) == "script":
@@ -255,9 +255,16 @@ def _to_its_end(entry: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
+#: So many of a module's names stand in an error.
+_NAMES_TOLD = 12
+
+
 def _names_of(module: ModuleType) -> str:
+    """What a target could have meant: the module's own callables before those that it imports."""
     names = [name for name, value in vars(module).items() if not name.startswith("_") and callable(value)]
-    return ", ".join(names) or "no callable"
+    names.sort(key=lambda name: getattr(vars(module)[name], "__module__", None) != module.__name__)
+    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+    return ", ".join(names[:_NAMES_TOLD]) + more or "no callable"
 
 
 def _exits_quietly(step: Callable[[], object]) -> Callable[[], object]:

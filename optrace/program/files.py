@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -19,20 +20,20 @@ from optrace.program.options import ProgramError
 def split_target(target: str) -> tuple[Path | str, str]:
     """A file or a module's dotted name, and the name of the entry, empty where none is given."""
     place, colon, name = target.rpartition(":")
-    if not colon or Path(target).is_file():
+    if not colon or os.path.isfile(target):  # of a name too long, a Path's methods raise
         place, name = target, ""
     elif not name:
         raise ProgramError(f"{target}: nothing after the colon (file.py:name)")
     path = Path(place)
-    if path.is_file():
+    if os.path.isfile(place):
         return path, name
     dotted = path.suffix != ".py" and all(part.isidentifier() for part in place.split("."))
     if dotted and name:
         return place, name
-    if path.is_dir():
+    if os.path.isdir(place):
         raise ProgramError(f"{place} is a folder: name the file to trace, {path / 'model.py'} say")
     package = place.partition(".")[0]
-    importable = dotted and (Path(package).is_dir() or importlib.util.find_spec(package))
+    importable = dotted and (os.path.isdir(package) or importlib.util.find_spec(package))
     hint = f" (for a module of a package say what to run: {place}:main)" if importable else ""
     raise ProgramError(f"no such file: {place}{hint}")
 
@@ -140,15 +141,25 @@ class SourceFile:
             tree = ast.parse(path.read_bytes(), filename=str(path))
         except OSError as error:
             raise ProgramError(f"cannot read {path}: {error.strerror}") from None
+        except SyntaxError as error:
+            if error.lineno:
+                raise
+            raise ProgramError(f"{path} is not Python: {error.msg}") from None
         except ValueError as error:
             raise ProgramError(f"{path} is not Python: {error}") from None
         return cls(path, tree, Outline.of(tree))
 
+    @property
+    def packages(self) -> list[Path]:
+        """The folders of the packages that the file is in, the innermost first."""
+        return list(takewhile(lambda folder: (folder / "__init__.py").is_file(), self.path.parents))
+
     def load(self, name: str = "") -> ModuleType:
         """Run the file as module ``name``, by default that of an import. It stays in ``sys.modules``, where
-        dataclasses, pickle and siblings that import it back look for it."""
+        dataclasses, pickle and siblings that import it back look for it. Relative imports mean its package."""
         module = ModuleType(name or self._module_name())
         module.__file__ = str(self.path)
+        module.__package__ = ".".join(folder.name for folder in reversed(self.packages)) or None
         sys.modules[module.__name__] = module
         exec(compile(self.tree, str(self.path), "exec"), module.__dict__)
         return module
@@ -161,15 +172,17 @@ class SourceFile:
 
 
 @contextmanager
-def imports_from(folder: Path, argv: list[str]) -> Iterator[None]:
+def imports_from(folder: Path, argv: list[str], packages: Sequence[Path] = ()) -> Iterator[None]:
     """Import from ``folder`` as Python does for a script in it, and put the interpreter back afterwards: what it
-    imports from, the current folder, the standard streams.
+    imports from, the current folder, the standard streams. ``packages`` are those that the script is in, the outermost
+    last: that one can be imported as well.
 
     Modules found in the folder are forgotten, so that the next program's ``utils`` is its own.
     """
+    folders = [folder, *(package.parent for package in packages[-1:])]
     path, old_argv, modules = list(sys.path), sys.argv, dict(sys.modules)
     current, streams = os.getcwd(), (sys.stdin, sys.stdout, sys.stderr)
-    sys.path.insert(0, str(folder))
+    sys.path[:] = [str(folder), *path, *map(str, folders[1:])]
     sys.argv = argv
     importlib.invalidate_caches()
     try:
@@ -182,7 +195,7 @@ def imports_from(folder: Path, argv: list[str]) -> Iterator[None]:
         for name in [name for name in sys.modules if modules.get(name) is not sys.modules[name]]:
             if name in modules:
                 sys.modules[name] = modules[name]
-            elif _found_in(folder, name.partition(".")[0]):
+            elif any(_found_in(place, name.partition(".")[0]) for place in folders):
                 del sys.modules[name]
 
 

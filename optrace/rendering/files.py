@@ -30,6 +30,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def cannot_write(path: Path) -> str:
     """Why no file can be made at ``path``; empty where nothing speaks against it."""
+    try:
+        return _obstacle(path)
+    except OSError as error:  # a name that is too long
+        return error.strerror or str(error)
+
+
+def _obstacle(path: Path) -> str:
     if path.is_dir():
         return "it is a folder"
     if path.exists() and not path.is_file():

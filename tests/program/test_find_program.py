@@ -317,3 +317,20 @@ def test_steps_are_repeated_unless_the_program_marks_them(
     assert capsys.readouterr().out == "x" * (
         1 if marks else options.get("steps", 1) + options.get("warmup", 0)
     )
+
+
+@pytest.mark.parametrize("target", ["model.py", "model.py:main", "model.py:__main__"])
+def test_a_file_of_a_package_imports_relatively(write: Write, target: str) -> None:
+    write("", "outer_pack/__init__.py")
+    write("VALUE = 1", "outer_pack/common.py")
+    write("", "outer_pack/inner/__init__.py")
+    write("SIZE = 2", "outer_pack/inner/sizes.py")
+    source = """
+    from . import sizes
+    from ..common import VALUE
+    from outer_pack.inner.sizes import SIZE
+    def main(): assert (sizes.SIZE, SIZE, VALUE) == (2, 2, 1)
+    """
+    path = write(source, "outer_pack/inner/model.py")
+    run(f"{path.parent}/{target}")
+    assert "outer_pack" not in sys.modules
