@@ -37,12 +37,13 @@ def show_report(out: Console, report: Report, *, top: int) -> None:
     show(out, Text(verdict_line(report), style=f"bold {STYLES[report.verdict.bottleneck or 'host']}"))
     show(out, "")
     show(out, _scoreboard(report))
-    if len(report.graph):
-        show(out, "")
-        show(out, _cures(report))
-        for line in blocker_lines(report):
-            show(out, Text(line, style="yellow"))
-    if top and len(report.graph):
+    if report.verdict.idle:
+        return
+    show(out, "")
+    show(out, _cures(report))
+    for line in blocker_lines(report):
+        show(out, Text(line, style="yellow"))
+    if top:
         show(out, "")
         show(out, f"top ops by share of the {units.predicted_us(report.timeline.wall_us)} wall clock")
         show(out, _top_ops(report, top))

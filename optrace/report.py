@@ -107,11 +107,12 @@ class Report:
 
     @property
     def flops_only_us(self) -> float:
-        """The estimate people start from: matmul FLOPs at the dtype's peak, nothing else."""
+        """The estimate people start from: matmul FLOPs of the GPU at the dtype's peak, nothing else."""
         gpu = self.pricing.gpu
         us = []
         for work in self.costs.works.distinct:
-            peak = peak_flops(work, gpu) if work.matmul_flops else None
+            on_gpu = work.matmul_flops and work.launches != 0
+            peak = peak_flops(work, gpu) if on_gpu else None
             us.append((work.matmul_flops or 0) / peak * 1e6 if peak else 0.0)
         return float(self.costs.of_work(us).sum())
 

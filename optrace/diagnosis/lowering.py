@@ -533,7 +533,9 @@ class _Lowering:
         segment = self.segments[node.id]
         bias: TensorMeta | None = None
         called = node
-        if packet == "aten.addmm" and self._unfused(node):
+        if not work.launches:
+            pass  # the CPU does it
+        elif packet == "aten.addmm" and self._unfused(node):
             bias, called = _without_bias(node)
             work = work_of(called, self.target)
         elif packet == "aten.convolution":
@@ -819,7 +821,7 @@ def _prefers_channels_last(graph: OpGraph, roles: Sequence[Role]) -> bool:
             continue
         node = graph[call]
         weight, output = node.tensor("weight"), node.outputs[0]
-        if len(weight.shape) != 4:
+        if len(weight.shape) != 4 or not on_device(output):
             continue
         convolutions += 1
         out, inside, height, width = weight.shape

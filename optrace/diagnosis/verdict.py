@@ -19,7 +19,7 @@ Bottleneck = Literal["launch", "memory", "compute", "sync"]
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Microseconds of the wall clock by cause; ``bottleneck`` is the largest, None where the device does nothing.
-    ``host_tail_us`` is left over: the host after the last kernel.
+    ``host_tail_us`` is left over: the host after the last kernel. ``idle``: every call is known to launch nothing.
 
     ``graph_us`` is what a replayed CUDA graph of the same launches would take.
     """
@@ -32,6 +32,7 @@ class Verdict:
     host_tail_us: float
     wall_us: float
     graph_us: float
+    idle: bool
 
     def share(self, cause: Bottleneck) -> float:
         """A cause's part of the wall clock, 0 to 1."""
@@ -41,8 +42,13 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in one sentence, with the cure that fits."""
         cause = self.bottleneck
+        if self.idle:
+            return (
+                "nothing to bound: no call launches anything on the GPU, and what runs on the CPU is not priced; "
+                "put the model and its inputs on cuda, which needs no GPU here"
+            )
         if cause is None:
-            return "nothing to bound: no call is known to launch anything on the device"
+            return "nothing to bound: no call is known to launch anything on the GPU"
         share = f"{100 * self.share(cause):.0f} %"
         saved = self.wall_us - self.graph_us
         times = f"{units.predicted_us(self.graph_us)} instead of {units.predicted_us(self.wall_us)}"
@@ -55,9 +61,9 @@ class Verdict:
         return {
             "launch": f"launch-bound: the GPU waits for the host {share} of the step; {lifted}",
             "memory": f"memory-bound: {share} of the step moves bytes; "
-            f"fusing neighbours saves traffic, a CUDA graph only launches ({graph})",
-            "compute": f"compute-bound: {share} of the step is arithmetic; fusion does not lift that and a CUDA "
-            f"graph only launches ({graph}); lower precision or less work does",
+            f"fusing neighbours saves traffic, a CUDA graph saves only launches ({graph})",
+            "compute": f"compute-bound: {share} of the step is arithmetic: lower precision or less work helps, fusion "
+            f"hardly, a CUDA graph saves only launches ({graph})",
             "sync": f"sync-bound: the GPU idles {share} of the step because the host waited for it; "
             "take the waits out of the step first, they also stop a CUDA graph",
         }[cause]
@@ -82,5 +88,6 @@ def verdict(priced: PricedGraph, timeline: Timeline) -> Verdict:
         sync_us=sync,
         host_tail_us=timeline.host_tail_us,
         wall_us=timeline.wall_us,
+        idle=not costs.launches.any(),  # not a number: not known
         graph_us=replay_us(device, launches, gpu, max(1, priced.graph.info.steps)),
     )

@@ -46,6 +46,8 @@ def speed_up(row: Row) -> str:
 
 def legend_rows(report: Report) -> Iterator[tuple[str, str, str]]:
     """Label, value and detail of each cure, for the legend of a picture."""
+    if report.verdict.idle:
+        return
     for row in report.cures.rows[1:]:
         name, launches, hbm, peak, host, device, wall, faster, bound = _texts(row)
         detail = f"{faster}; launches {launches}, HBM {hbm}, peak {peak}, host {host}, device {device}; then {bound}"

@@ -73,5 +73,7 @@ def record(finding: Finding) -> dict[str, Any]:
 
 
 def sentence(text: str) -> str:
-    """With a capital letter."""
-    return text[:1].upper() + text[1:]
+    """With a capital letter, unless it begins with a name."""
+    first = text.split(maxsplit=1)[0] if text else ""
+    plain = first.rstrip(",:;").isalpha() and first.islower()
+    return text[:1].upper() + text[1:] if plain else text

@@ -77,8 +77,8 @@ _TAX_LAYERS: tuple[tuple[str, Callable[[HostTime], float], str], ...] = (
 
 
 def scoreboard_rows(report: Report) -> tuple[Row, ...]:
-    """The figures that keep score, most important first."""
-    return tuple(make(report) for make in _ROWS)
+    """The figures that keep score, most important first; of a run that leaves the GPU alone only what is known of it."""
+    return tuple(make(report) for make in (_IDLE_ROWS if report.verdict.idle else _ROWS))
 
 
 def verdict_line(report: Report) -> str:
@@ -198,11 +198,15 @@ def _launches(report: Report) -> Row:
 def _hbm(report: Report) -> Row:
     read, written, held = (report.totals[name] for name in ("hbm_read", "hbm_written", "tensor_bytes"))
     # Traffic of a call whose launches are not known is not counted, whatever its tensors hold.
+    complete = report.totals["hbm_bytes"].complete
+    moved = read.value + written.value
+    parts = f"{units.moved(read.value)} read, {units.moved(written.value)} written"
+    if complete and held.value and not moved:
+        parts = f"all of it stays in the L2 of {units.allocated(report.pricing.gpu.l2_bytes)}"
     return Row(
         "HBM traffic",
-        at_least(units.moved(read.value + written.value), report.totals["hbm_bytes"].complete),
-        f"{units.moved(read.value)} read, {units.moved(written.value)} written; "
-        f"the tensors touched hold {units.moved(held.value)}",
+        at_least(units.moved(moved), complete),
+        f"{parts}; the tensors touched hold {units.moved(held.value)}",
     )
 
 
@@ -333,6 +337,9 @@ _ROWS: tuple[Callable[[Report], Row], ...] = (
     _flops_only,
     _lesson,
 )
+
+
+_IDLE_ROWS = (_launches, _flops)
 
 
 def main_math_dtype(report: Report) -> str:

@@ -42,10 +42,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield verdict_line(report)
     yield ""
     yield from _table([(row.label, row.value, row.detail) for row in scoreboard_rows(report)], "<><")
-    yield ""
-    yield "ways to run it"
-    yield from _table([COLUMNS, *cure_rows(report)], "<>>>>>>><")
-    yield from blocker_lines(report)
+    if not report.verdict.idle:
+        yield ""
+        yield "ways to run it"
+        yield from _table([COLUMNS, *cure_rows(report)], "<>>>>>>><")
+        yield from blocker_lines(report)
     regions = region_rows(report)
     if regions:
         yield ""

@@ -96,7 +96,7 @@ def _finding(finding: Finding, pack: Packer) -> Mapping[str, Any]:
 
 def _cures(report: Report, pack: Packer) -> Mapping[str, Any]:
     """What each cure makes of the run as traced, what stops a capture, and what would be fused, most saved first."""
-    if not len(report.graph):
+    if report.verdict.idle:
         return {}
     cures = report.cures
     regions = sorted(cures.regions, key=lambda region: -(region.device_us_saved or 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from optrace import units
 from optrace.cost.device import peak_flops
 from optrace.cost.work import MATRIX_KINDS
 from optrace.diagnosis.findings.finding import Hit
@@ -45,11 +46,11 @@ def low_utilization(scene: Scene) -> Iterator[Hit]:
         return  # arithmetic, but none of it on the device
     total_us = sum(calls.values())
     share = total_us / wall
-    part = "most of it" if 2 * most_us > total_us else f"{most_us / total_us:.0%} of that"
+    part = "most of it" if 2 * most_us > total_us else f"{units.share(most_us / total_us)} of that"
     yield Hit(
         tuple(ranked),
-        f"{mfu:.1%} of the peak arithmetic and {bandwidth:.0%} of the memory bandwidth are used: {share:.0%} of the wall clock "
-        f"is {_WHAT[cause]}, {part} in {op}.",
+        f"{units.share(mfu)} of the peak arithmetic and {units.share(bandwidth)} of the memory bandwidth are used: "
+        f"{units.share(share)} of the wall clock is {_WHAT[cause]}, {part} in {op}.",
         _CHANGE[cause],
     )
 
@@ -70,7 +71,7 @@ _CHANGE = {
 
 def _at_peak_us(scene: Scene, call: int) -> float:
     work = scene.costs[call].work
-    peak = peak_flops(work, scene.gpu)
+    peak = peak_flops(work, scene.gpu) if work.launches != 0 else None  # none: the CPU's arithmetic
     return work.matmul_flops / peak * 1e6 if work.matmul_flops and peak else 0.0
 
 
