@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -39,12 +37,9 @@ def example_of(overloads: Sequence[Any], priced_as: Pricing) -> Example | None:
     from optrace.tracing import open_session
     from optrace.tracing.facts import facts_of
 
-    with (
-        _quiet(),
-        open_session(
-            "fake", gpu=priced_as.gpu.key, answers=answers_of(priced_as.gpu), assume="zero"
-        ) as session,
-    ):
+    with open_session(
+        "fake", gpu=priced_as.gpu.key, answers=answers_of(priced_as.gpu), assume="zero"
+    ) as session:
         for op in overloads:
             for args, kwargs in _candidates(op):
                 session.forget()
@@ -60,17 +55,6 @@ def example_of(overloads: Sequence[Any], priced_as: Pricing) -> Example | None:
                 if made == [str(op)] or (made and facts_of(op).composite):
                     return Example(_text(op, args, kwargs), priced)
     return None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """torch logs each call that its shape functions refuse."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _candidates(op: Any) -> Iterator[tuple[list[object], dict[str, object]]]:

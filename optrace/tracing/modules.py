@@ -61,12 +61,15 @@ class ModuleTracker:
         """Follow all module calls inside the context."""
         before = hooks.register_module_forward_pre_hook(self._before)
         after = hooks.register_module_forward_hook(self._after, always_call=True)
-        call = nn.Module.__call__
+        call, any_hook = nn.Module.__call__, hooks._has_any_global_hook
         nn.Module.__call__ = self._shortened(call)  # type: ignore[method-assign]  # see there
+        # Compiled modules warn of global hooks: the program's, that is, not of ours.
+        hooks._has_any_global_hook = _has_other_global_hooks
         try:
             yield
         finally:
             nn.Module.__call__ = call  # type: ignore[method-assign]  # as it was
+            hooks._has_any_global_hook = any_hook
             before.remove()
             after.remove()
             self.activations.clear()
@@ -175,3 +178,13 @@ class ModuleTracker:
             for name, child in module.named_modules():
                 self._paths.setdefault(child, f"{path}.{name}" if name else path)
         return path
+
+
+def _has_other_global_hooks() -> bool:
+    """Whether there is a hook on all modules besides the tracker's two."""
+    return bool(
+        hooks._global_backward_pre_hooks
+        or hooks._global_backward_hooks
+        or len(hooks._global_forward_hooks) > 1
+        or len(hooks._global_forward_pre_hooks) > 1
+    )

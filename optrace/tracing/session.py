@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast, overload
 
@@ -172,6 +173,10 @@ class Session:
         """Say in the graph what was run."""
         self._tracer.set_info(program=program, steps=steps)
 
+    def note(self, text: str) -> None:
+        """Keep a remark on how the run was recorded, once."""
+        self._tracer.note(text)
+
     def hear(self, kind: str, frame: Frame) -> None:
         """The program read a clock or waited for the device."""
         if self._recording and self._tracer.enabled:
@@ -277,6 +282,7 @@ def open_session(
     with ExitStack() as stack:
         # What is priced is the eager program: compiled functions run as they are written.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_compiling_noted())
         stand_in = None
         if stands_in:
             stand_in = stack.enter_context(
@@ -297,6 +303,28 @@ def open_session(
         stack.callback(_close)
         stack.enter_context(heard(_active.hear))
         yield _active
+
+
+#: What is said of a program that compiles parts of itself.
+COMPILES_NOTHING = "torch.compile is set aside: what it would compile ran, and is priced, as eager code"
+
+
+@contextmanager
+def _compiling_noted() -> Iterator[None]:
+    """Keep a remark where the program calls ``torch.compile``: the figures are not those of what it would run."""
+    compiler = torch.compile
+
+    @wraps(compiler)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if _active is not None:
+            _active.note(COMPILES_NOTHING)
+        return compiler(*args, **kwargs)
+
+    torch.compile = noted
+    try:
+        yield
+    finally:
+        torch.compile = compiler
 
 
 def _float32_matmul() -> str:

@@ -115,6 +115,12 @@ class OpTracer:
         self._info = replace(self._info, program=program, steps=steps)
         self.graph.info = replace(self.graph.info, program=program, steps=steps)
 
+    def note(self, text: str) -> None:
+        """Keep a remark on how the run was recorded, once."""
+        if text not in self._info.notes:
+            self._info = replace(self._info, notes=(*self._info.notes, text))
+            self._graph.info = replace(self._graph.info, notes=(*self._graph.info.notes, text))
+
     def mark(self, kind: MarkKind, frame: Frame | None) -> None:
         """Keep what happened between two calls."""
         self.graph.marks.append(Mark(kind, len(self.graph), frame))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,19 @@ ROWS = [
         "cannot write none/graph.svg: there is no folder",
     ),
     (GOOD, ["model.py", "-o", "folder.svg"], "cannot write folder.svg: it is a folder"),
+    (GOOD, ["model.py", "-o", f"{'n' * 300}.svg"], "n.svg: File name too long"),
     # the program
     (GOOD, ["nothing.py"], "no such file: nothing.py"),
     (GOOD, ["nothing"], "no such file: nothing"),
+    (GOOD, [f"{'n' * 300}.py"], "no such file: nnn"),
+    ("\0", ["model.py"], "model.py is not Python: source code string cannot contain null bytes"),
     (GOOD, ["model.py:other"], "model.py has no 'other' (it has main)"),
     (GOOD + "def run(): pass", ["model.py"], "has main() and run(): name the one to run (model.py:main)"),
+    (
+        "import torch.nn.functional as F\nfrom torch import *\ndef ours(): pass",
+        ["model.py:mine"],
+        "(it has ours, ",
+    ),
     (MODEL, ["model.py"], "model.py defines Model and no get_inputs()"),
     (GOOD, ["model.py", "--train"], "--train needs a model and its inputs"),
     (GOOD, ["model.py", "--dtype", "int3"], "unknown dtype 'int3' (one of bfloat16"),
@@ -80,7 +89,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "words", "message"), ROWS, ids=[" ".join(row[1]) for row in ROWS])
+@pytest.mark.parametrize(("source", "words", "message"), ROWS, ids=[" ".join(row[1])[:80] for row in ROWS])
 def test_one_line_and_exit_code_2(
     optrace, write, folder: Path, source: str, words: list[str], message: str
 ) -> None:
@@ -171,3 +180,15 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, optrace,
 
 def test_main_returns_and_does_not_exit() -> None:
     assert main(["--version"]) == 0
+
+
+def test_shapes_that_do_not_fit_are_told_once(optrace, write, caplog: pytest.LogCaptureFixture) -> None:
+    write("import torch\ndef main(): torch.ones(3, 4, device='cuda') @ torch.ones(3, 4, device='cuda')")
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addHandler(caplog.handler)
+    try:
+        ran = optrace("model.py", "--mode", "fake")
+    finally:
+        log.removeHandler(caplog.handler)
+    assert ran.err.count("Traceback") == 1
+    assert not caplog.records

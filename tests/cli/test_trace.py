@@ -299,3 +299,40 @@ def test_while_a_program_runs_no_collection_passes_over_what_was_imported(optrac
     )
     assert optrace(str(tmp_path / "model.py"), "--mode", "fake").code == 0
     assert gc.get_freeze_count() == 0
+
+
+ON_THE_CPU = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4), nn.ReLU())
+def get_inputs(): return (torch.ones(2, 3, 8, 8),)
+"""
+
+
+def test_a_program_that_leaves_the_gpu_alone_is_told_so(optrace, write) -> None:
+    write(ON_THE_CPU)
+    ran = optrace("model.py", "--mode", "fake", "--device", "cpu", "-o", "graph.json")
+    assert ran.code == 0
+    assert "no call launches anything on the GPU" in ran.out
+    assert "speed-up" not in ran.out
+    assert "wall clock" not in ran.out
+    # A compiler leaves the CPU's calls to the CPU as well.
+    assert [row["launches"] for row in graph()["cures"]["rows"]] == [0, 0, 0, 0]
+
+
+def test_arithmetic_of_the_cpu_uses_nothing_of_the_gpu(optrace, write) -> None:
+    write(ON_THE_CPU + "\ndef main():\n  model(*get_inputs())\n  torch.ones(2, device='cuda') + 1\n")
+    ran = optrace("model.py:main", "--mode", "fake")
+    assert "MFU 0 %" in ran.out
+
+
+def test_what_torch_compile_would_compile_runs_as_it_is_written_and_that_is_told(write) -> None:
+    write(
+        "import torch\nmodel = torch.compile(torch.nn.Linear(4, 4))\ndef get_inputs(): return (torch.ones(2, 4),)"
+    )
+    ran = command("model.py", "-o", "graph.txt")
+    assert ran.stderr == (
+        b"optrace: torch.compile is set aside: what it would compile ran, and is priced, as eager code\n"
+    )
+    assert b"aten.addmm.default" in ran.stdout
+    assert "torch.compile is set aside" in Path("graph.txt").read_text()

@@ -38,6 +38,7 @@ to the default device, as a user would with `.cuda()`; the caller decides what t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -168,6 +169,7 @@ def standin(
         stack.callback(_deactivate)
         stack.callback(autocast.forget_casts)
         stack.enter_context(activated(device))
+        stack.enter_context(_refusals_unlogged())
         stack.enter_context(streams.fresh())
         stack.enter_context(applied(rows))
         stack.enter_context(opaque.triton_kernels())
@@ -181,6 +183,22 @@ def standin(
         finally:
             # Its traceback has the program's frames, and their tensors have the mode: C++ holds a part of that ring.
             mode.failure = None
+
+
+@contextmanager
+def _refusals_unlogged() -> Iterator[None]:
+    """torch logs a traceback of its own for each call that a shape function refuses, before it raises: a program whose
+    shapes do not fit says so once, with its exception."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+    log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        log.removeFilter(wanted)
 
 
 def _deactivate() -> None:
