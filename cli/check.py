@@ -111,7 +111,10 @@ def _default_budget() -> Path:
     """The first of the usual files that is there."""
     found = next((Path(name) for name in _FILES if Path(name).is_file()), None)
     if found is None:
-        raise BadInput(f"no budget: there is neither {' nor '.join(_FILES)} here; give one with --budget")
+        raise BadInput(
+            f'no budget: there is neither {" nor ".join(_FILES)} here; write one (the line launches = "baseline" will '
+            "do, then run with --update), or name one with --budget"
+        )
     return found
 
 

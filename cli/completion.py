@@ -39,7 +39,9 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-@app.command(epilog="To have it in every shell: " + "; ".join(_WHERE.values()))
+@app.command(
+    epilog="\n".join(("\b", "To have it in every shell:", *(f"  {line}" for line in _WHERE.values())))
+)
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish")],
 ) -> None:

@@ -20,9 +20,9 @@ from .errors import BAD_INPUT, DONE, INTERRUPTED, BadInput, tell
 COMMANDS: Mapping[str, str] = {
     "trace": "run a program, price its ops, draw the graph (the default)",
     "check": "hold a program against a budget of launches, bytes, memory, waits and findings",
-    "diff": "what changed between two recorded graphs: figures, and ops that came, went or moved",
+    "diff": "compare two recorded graphs: figures, and ops that came, went or moved",
     "sweep": "price a program on several GPUs, in several batch sizes and dtypes",
-    "scoreboard": "a line a recorded graph: passes over one program, falling line by line",
+    "scoreboard": "lay several recorded graphs side by side: passes over one program",
     "measure": "measure a program's step on this machine's GPU, beside the prediction",
     "accuracy": "price recorded programs and lay what was measured beside",
     "calibrate": "measure this machine's GPU and host, and keep what came out as profiles",
@@ -69,10 +69,9 @@ def run() -> None:
     sys.exit(main())
 
 
-def other_commands() -> str:
-    """For the help text of the default command."""
-    rows = (f"optrace {name}: {what}" for name, what in COMMANDS.items() if name != DEFAULT)
-    return f"Also: {'; '.join(rows)}."
+def other_commands() -> list[tuple[str, str]]:
+    """For the help text of the default command: the others, and what they do."""
+    return [(_shown(name), what) for name, what in COMMANDS.items() if name != DEFAULT]
 
 
 def _shown(name: str) -> str:

@@ -85,6 +85,7 @@ def sweep(
 
     optrace sweep model.py --gpu h100,h200,b200 --batch 1,8,64 --dtype bf16,fp32
     """
+    from optrace import units
     from optrace.rendering import RenderError
     from optrace.rendering.sweep import check_plot, sweep_json, write_sweep
 
@@ -113,7 +114,10 @@ def sweep(
     else:
         say.show(_table(cases))
         ran = sum(1 for _ in traces)
-        say.line(f"{len(cases)} cases from {ran} traces: GPUs of one compute capability share theirs")
+        say.line(
+            f"{units.counted(len(cases), 'case')} from {units.counted(ran, 'trace')}: GPUs of one compute capability "
+            "share theirs"
+        )
     for file in out or []:
         with bad_input(RenderError):
             write_sweep(title, cases, file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,7 +30,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.command(cls=ProgramCommand, epilog=other_commands())
+class _DefaultCommand(ProgramCommand):
+    """What is meant where no command is named: its help ends with the commands there are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the same whatever was given
+        with formatter.section("Commands"):
+            formatter.write_dl(other_commands())
+
+
+@app.command(cls=_DefaultCommand)
 @with_shared_options(without=["batch"])
 def trace(
     ctx: typer.Context,

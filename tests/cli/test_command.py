@@ -57,7 +57,10 @@ def test_help_groups_the_options_and_names_the_other_commands(optrace) -> None:
     for heading in ("Arguments:", "Options:", "Running:", "Model and inputs:", "Prices:"):
         assert f"\n{heading}\n" in ran.out
     told = " ".join(ran.out.split())
-    assert all(f"optrace {name}: " in told for name in dispatch.COMMANDS if name != dispatch.DEFAULT)
+    others = [name for name in dispatch.COMMANDS if name != dispatch.DEFAULT]
+    assert all(f"optrace {name} {dispatch.COMMANDS[name]}" in told for name in others)
+    # A line a command.
+    assert all(f"\n  optrace {name} " in ran.out for name in others)
     assert optrace("trace", "--help").out == ran.out
 
 
