@@ -45,7 +45,7 @@ class Verdict:
         if self.idle:
             return (
                 "nothing to bound: no call launches anything on the GPU, and what runs on the CPU is not priced; "
-                "put the model and its inputs on cuda, which needs no GPU here"
+                "trace the program with its model and inputs on cuda, which needs no GPU"
             )
         if cause is None:
             return "nothing to bound: no call is known to launch anything on the GPU"
