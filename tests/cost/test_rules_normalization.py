@@ -24,6 +24,8 @@ def layer_norm_backward(source, row, rows_, mask):
     )  # fmt: skip
 
 
+turned = T(4, 24, stride=(1, 4))
+
 ROWS = [
     (("aten._softmax.default", T(4, 24), -1, False), T(4, 24), 1, 0, 0, 5 * 4 * 24),
     (("aten._softmax.default", T(4, 24, stride=(1, 4)), -1, False), T(4, 24), 1 + 1, 0, 0, 5 * 4 * 24),
@@ -31,6 +33,11 @@ ROWS = [
     (
         ("aten._softmax_backward_data.default", T(4, 24), T(4, 24), -1, "torch.float32"),
         T(4, 24), 1 + 1, 0, 0, 4 * 4 * 24,
+    ),
+    # Transposed: the product, its copy and the output's, the kernel.
+    (
+        ("aten._softmax_backward_data.default", turned, T(4, 24, stride=(1, 4)), -1, "torch.float32"),
+        T(4, 24), 1 + 1 + 1 + 1, 0, 0, 4 * 4 * 24,
     ),
     (
         ("aten._log_softmax_backward_data.default", T(4, 24), T(4, 24), -1, "torch.float32"),
@@ -93,6 +100,11 @@ def test_blocks_that_share_a_channel(rows_, channels, blocks):
 def test_batch_norm_reads_its_input_again(maker, target):
     node = maker("aten.native_batch_norm.default", image, *affine, True, 0.1, 1e-5, out=(image, *STATS))
     assert sum(access.nbytes for access in work_of(node, target).rereads) == n * 4
+
+
+def test_a_transposed_softmax_gradient_has_three_temporaries(maker, target):
+    call = ("aten._softmax_backward_data.default", turned, T(4, 24, stride=(1, 4)), -1, "torch.float32")
+    assert work_of(maker(*call, out=T(4, 24)), target).scratch == (4 * 96,) * 3
 
 
 def test_long_rows_of_softmax_leave_the_l2_between_passes(maker, target):

@@ -109,11 +109,11 @@ def softmax_backward(node: OpNode, target: Target) -> Work:
     if node.facts.packet == "aten._softmax_backward_data":
         multiplies = kernels_over(output.shape, gradient, output)
         product = (output.numel * gradient.itemsize,)
-        copied[0] = contiguous(gradient)
+        copied = [output]
         if not result_is_contiguous(gradient, output):
-            copied[0] = replace(gradient, stride=output.stride if output.is_contiguous else gradient.stride)
+            # The product is copied in the gradient's place.
             multiplies += 1
-            copied[0] = contiguous(gradient)
+            product *= 2
     return streaming(
         node,
         kernels=multiplies + contiguous_kernels(*copied) + 1,

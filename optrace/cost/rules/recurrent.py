@@ -51,7 +51,7 @@ class _Arithmetic:
         return cls(passes * 2 * rows * elements, passes * rows * layers * hidden * CELL_FLOPS[mode])
 
 
-def _ofnetwork_of(node: OpNode, passes: int) -> _Arithmetic:
+def _arithmetic_of(node: OpNode, passes: int) -> _Arithmetic:
     layers = node.arg("num_layers")
     assert isinstance(layers, int)
     both = 2 if node.arg("bidirectional") else 1
@@ -162,7 +162,7 @@ def cudnn_sequence(node: OpNode, target: Target) -> Work:
         made.memsets,
     )
     reserved = network.workspace_bytes(target, forward=True) + sum(copied)
-    return _of_cudnn(node, _ofnetwork_of(node, 1), network, launches, reserved)
+    return _of_cudnn(node, _arithmetic_of(node, 1), network, launches, reserved)
 
 
 @rule("aten._cudnn_rnn_backward")
@@ -187,7 +187,7 @@ def cudnn_sequence_backward(node: OpNode, target: Target) -> Work:
         made.memsets,
     )
     reserved = network.workspace_bytes(target, forward=False) + sum((*given, *copied, *zeros))
-    return _of_cudnn(node, _ofnetwork_of(node, 1 + weights), network, launches, reserved)
+    return _of_cudnn(node, _arithmetic_of(node, 1 + weights), network, launches, reserved)
 
 
 @rule("aten._cudnn_rnn_flatten_weight")
