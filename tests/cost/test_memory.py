@@ -41,6 +41,22 @@ def test_a_freed_block_is_handed_to_the_next_request_of_its_size():
     assert allocator.allocate(4 * MB) == freed != kept
 
 
+@pytest.mark.parametrize(
+    ("room", "nbytes", "taken"),
+    [
+        # Of a large block no rest of up to 1 MiB is split off; of a small one any.
+        (20 * MB, 19 * MB, 20 * MB),
+        (20 * MB, 19 * MB - 512, 19 * MB - 512),
+        (MB, MB - 512, MB - 512),
+    ],
+)
+def test_what_is_too_small_to_be_split_off_stays_with_the_block(room, nbytes, taken):
+    allocator = Allocator()
+    allocator.free(allocator.allocate(room))
+    block = allocator.allocate(nbytes)
+    assert allocator.block_bytes(block) == allocator.allocated == taken
+
+
 def test_free_neighbours_merge():
     allocator = Allocator()
     blocks = [allocator.allocate(4 * MB) for _ in range(5)]
