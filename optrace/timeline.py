@@ -7,8 +7,8 @@ time of a call is spread evenly over its launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import overload
 
 import numpy as np
@@ -74,6 +74,11 @@ class Spans(Sequence[Span]):
 
     def __len__(self) -> int:
         return len(self.gap_us)
+
+    @property
+    def wall_us(self) -> Floats:
+        """Each call's share of the wall clock."""
+        return self.gap_us + self.exposed_us + self.wait_us
 
     @overload
     def __getitem__(self, call: int) -> Span: ...
@@ -144,6 +149,23 @@ def replay(priced: PricedGraph) -> Timeline:
     return _simulate(_tasks(priced), host.sync_us, host.queue_depth, priced.tail_us)
 
 
+def wall_us_with(priced: PricedGraph, instead: Mapping[int, Task | None]) -> float:
+    """The wall clock of a priced graph's replay with some calls made otherwise, or (None) left out."""
+    tasks, host = _tasks(priced), priced.pricing.host
+    changed = [call for call, task in instead.items() if task is not None]
+    others = _columns([task for task in instead.values() if task is not None])
+    stays = np.ones(len(tasks.launches), dtype=np.bool_)
+    stays[[call for call, task in instead.items() if task is None]] = False
+    rows = []
+    for field in fields(_Tasks):
+        row = getattr(tasks, field.name).copy()
+        row[changed] = getattr(others, field.name)
+        rows.append(row[stays])
+    queue = _Queue(host.sync_us, host.queue_depth, priced.tail_us)
+    queue.run(_Tasks(*rows))
+    return queue.clock
+
+
 def launches(priced: PricedGraph) -> list[Launched]:
     """Each launch of a priced graph as ``replay`` runs it, in the order in which the host issues them."""
     host = priced.pricing.host
@@ -172,7 +194,11 @@ def simulate(
     ``sync_us``: what a wait costs the host beyond the waiting. ``queue_depth``: launches that may be
     pending on a stream before the host has to wait for the oldest. ``tail_us``: the host's time after the last task.
     """
-    columns = _Tasks(
+    return _simulate(_columns(tasks), sync_us, queue_depth, tail_us)
+
+
+def _columns(tasks: Sequence[Task]) -> _Tasks:
+    return _Tasks(
         np.array([task.host.before_launch_us for task in tasks], dtype=np.float64),
         np.array([task.host.launch_us for task in tasks], dtype=np.float64),
         np.array([task.launches for task in tasks], dtype=np.int64),
@@ -180,7 +206,6 @@ def simulate(
         np.array([task.stream for task in tasks], dtype=np.int64),
         np.array([task.host_wait for task in tasks], dtype=np.bool_),
     )
-    return _simulate(columns, sync_us, queue_depth, tail_us)
 
 
 def _simulate(tasks: _Tasks, sync_us: float, queue_depth: int, tail_us: float) -> Timeline:

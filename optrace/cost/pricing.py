@@ -138,6 +138,15 @@ class Costs(Sequence[OpCost]):
             )
         return known
 
+    def work(self, call: int) -> Work:
+        """What a call does, for its numbers: on the tensors of the first call that does the same."""
+        return self.works.distinct[self._work_of[call]]
+
+    @cached_property
+    def _work_of(self) -> list[int]:
+        numbers: list[int] = self.works.of.tolist()
+        return numbers
+
     def of_work(self, figures: Iterable[float | None]) -> Floats:
         """A figure of distinct work, by call."""
         values = [np.nan if figure is None else figure for figure in figures]

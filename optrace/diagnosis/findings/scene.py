@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from optrace.cost.device import DeviceModel, device_time
 from optrace.cost.host import HostTime
@@ -19,6 +22,7 @@ from optrace.cost.work import Access, KernelKind, Work
 from optrace.diagnosis.compare import folded
 from optrace.diagnosis.run import Run
 from optrace.graph import Frame, OpNode, TensorMeta
+from optrace.graph.columns import Floats, Ints
 from optrace.graph.opgraph import WRITES
 from optrace.timeline import Task
 
@@ -49,7 +53,6 @@ class Scene:
         self.run = run
         self.graph = run.priced.graph
         self.costs = run.priced.costs
-        self.spans = run.timeline.spans
         self.gpu = run.priced.pricing.gpu
         self.host = run.priced.pricing.host
         self._target = run.priced.pricing.target(self.graph.info)
@@ -110,17 +113,45 @@ class Scene:
         """What a call was given beside its tensors; equal for equal arguments."""
         return self.graph.template_of(call)
 
-    def launches(self, call: int) -> int:
-        return self.costs[call].launches or 0
+    def work(self, call: int) -> Work:
+        """As ``Costs.work``."""
+        return self.costs.work(call)
 
-    def wall_us(self, calls: Iterable[int]) -> float:
-        return sum(self.spans[call].wall_us for call in calls)
+    # Figures by call, zero where one is not known.
+
+    @cached_property
+    def launches(self) -> Sequence[int]:
+        return _numbers(np.nan_to_num(self.costs.launches).astype(np.int64))
+
+    @cached_property
+    def hbm_bytes(self) -> Sequence[int]:
+        moved = np.nan_to_num(self.costs.hbm_read + self.costs.hbm_written)
+        return _numbers(moved.astype(np.int64))
+
+    @cached_property
+    def busy_us(self) -> Sequence[float]:
+        """Device time."""
+        return _numbers(np.nan_to_num(self.costs.device_us))
+
+    @cached_property
+    def host_us(self) -> Sequence[float]:
+        return _numbers(self.costs.host.total_us)
+
+    @cached_property
+    def waits(self) -> Sequence[int]:
+        """The calls that make the host wait, in order."""
+        return _numbers(np.flatnonzero(self.costs.host_wait))
+
+    @cached_property
+    def wall_us(self) -> Sequence[float]:
+        """Shares of the wall clock."""
+        return _numbers(self.run.timeline.spans.wall_us)
 
     def is_pointwise(self, call: int) -> bool:
         """An elementwise kernel: each element of the result from those at its place in the operands."""
         return (
-            self.costs[call].work.kind == "elementwise"
-            and self.launches(call) == 1
+            self.work(call).kind == "elementwise"
+            and self.launches[call] == 1
             and "pointwise" in self.graph.facts(call).tags
         )
 
@@ -209,19 +240,18 @@ class Scene:
 
     def task(self, call: int) -> Task:
         """A call as the replay saw it."""
-        cost = self.costs[call]
         return Task(
-            host=cost.host,
-            launches=cost.launches or 0,
-            device_us=cost.device_us or 0.0,
+            host=self.costs.host[call],
+            launches=self.launches[call],
+            device_us=self.busy_us[call],
             stream=self.graph.stream(call),
-            host_wait=cost.work.host_wait,
+            host_wait=self.work(call).host_wait,
         )
 
     def gone(self, call: int) -> Task:
         """What stays of a call that is left out: the Python around it, but for the call's own."""
         between = self.host.between
-        python_us = self.costs[call].host.python_us
+        python_us = self.costs.host[call].python_us
         rest_us = 0.0 if between is None else max(python_us - between.own_us, 0.0)
         return Task(HostTime(python_us=rest_us), 0, 0.0, self.graph.stream(call))
 
@@ -243,7 +273,7 @@ class Scene:
         tensors: int = 0,
     ) -> Task:
         """Another op in a call's place: what the host does for one of this class, with ``tensors`` in lists."""
-        own = self.costs[call].host
+        own = self.costs.host[call]
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
         host = HostTime(own.python_us, own.autograd_us, dispatch, launches * self.host.launch_us)
         return Task(host, launches, device_us, self.graph.stream(call))
@@ -263,13 +293,19 @@ class Scene:
 
     def crossing(self, call: int) -> float:
         """The part of a call's bytes that crosses HBM."""
-        touched = self.costs[call].work.tensor_bytes
-        return min(1.0, (self.costs[call].hbm_bytes or 0) / touched) if touched else 0.0
+        touched = self.work(call).tensor_bytes
+        return min(1.0, self.hbm_bytes[call] / touched) if touched else 0.0
 
     def device_us(self, work: Work, hbm_bytes: int) -> float:
         """Device time of other work that moves ``hbm_bytes`` through HBM."""
         time = device_time(work, hbm_bytes, self.gpu)
         return 0.0 if time is None else time.us
+
+
+def _numbers(column: Floats | Ints) -> list[Any]:
+    """Python's own numbers, which are quicker one by one."""
+    numbers: list[Any] = column.tolist()
+    return numbers
 
 
 def pointwise_work(nbytes: int, kind: KernelKind = "elementwise") -> Work:

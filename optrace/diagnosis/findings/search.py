@@ -9,7 +9,7 @@ from optrace.diagnosis.findings.finding import SEVERITIES, Finding, Hit, Severit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import KINDS, Kind
 from optrace.diagnosis.run import Run
-from optrace.timeline import Task, simulate
+from optrace.timeline import Task, wall_us_with
 
 #: Replays of the whole run that claims may take: so many calls in all, and at least so many findings.
 _REPLAYED_CALLS = 1_000_000
@@ -31,7 +31,7 @@ def find(run: Run) -> tuple[Finding, ...]:
             where = hit.line or place.line or place.module
             places.setdefault((where, hit.change), []).append(hit)
         groups += [(kind, hits) for hits in places.values()]
-    groups.sort(key=lambda group: -scene.wall_us(_calls(group[1])))
+    groups.sort(key=lambda group: -_wall_us(scene, _calls(group[1])))
     replays = max(_REPLAYED_FINDINGS, _REPLAYED_CALLS // max(1, len(scene)))
     found = [
         _finding(scene, kind, hits, replay=number < replays) for number, (kind, hits) in enumerate(groups)
@@ -43,13 +43,19 @@ def _calls(hits: Sequence[Hit]) -> list[int]:
     return sorted({call for hit in hits for call in hit.calls})
 
 
+def _wall_us(scene: Scene, calls: Sequence[int]) -> float:
+    return sum([scene.wall_us[call] for call in calls])
+
+
 def _finding(scene: Scene, kind: Kind, hits: Sequence[Hit], *, replay: bool) -> Finding:
     calls = _calls(hits)
     instead: dict[int, Task | None] = {}
     for hit in hits:
         instead.update(hit.instead or {})
-    saves = _saved_us(scene, instead) if instead and replay else None
-    wall_us = scene.wall_us(calls)
+    saves = None
+    if instead and replay:
+        saves = max(0.0, scene.run.timeline.wall_us - wall_us_with(scene.run.priced, instead))
+    wall_us = _wall_us(scene, calls)
     return Finding(
         kind=kind.name,
         title=kind.title,
@@ -77,22 +83,6 @@ def _shared_module(paths: Sequence[str]) -> str:
             break
         shared.append(parts[0])
     return ".".join((*shared, "**")) if shared else ""
-
-
-def _saved_us(scene: Scene, instead: dict[int, Task | None]) -> float:
-    """What the replay takes less with some calls gone or made otherwise."""
-    tasks = []
-    for call in range(len(scene)):
-        task = instead[call] if call in instead else scene.task(call)
-        if task is not None:
-            tasks.append(task)
-    changed = simulate(
-        tasks,
-        sync_us=scene.host.sync_us,
-        queue_depth=scene.host.queue_depth,
-        tail_us=scene.run.priced.tail_us,
-    )
-    return max(0.0, scene.run.timeline.wall_us - changed.wall_us)
 
 
 def _weight(finding: Finding) -> float:

@@ -52,7 +52,7 @@ def attention_written_out(scene: Scene) -> Iterator[Hit]:
         if found is None:
             continue
         scores = scene.node(found.first).outputs[0]
-        moved = sum(scene.costs[call].hbm_bytes or 0 for call in found.calls)
+        moved = sum(scene.hbm_bytes[call] for call in found.calls)
         fused_us, launches = _fused(scene, found)
         last = found.last
         gone = {*found.calls, *scene.views_for(found.calls), *_relayout_after(scene, last)}
@@ -122,9 +122,7 @@ def _relayouts(scene: Scene, first: int, product: int) -> list[int]:
     found = []
     for call in (first, product):
         for source in scene.sources[call]:
-            copied = (
-                source >= 0 and scene.names[source] == "clone" and scene.costs[source].work.kind != "none"
-            )
+            copied = source >= 0 and scene.names[source] == "clone" and scene.work(source).kind != "none"
             if copied and len(scene.users[source]) == 1:
                 found.append(source)
     return found
@@ -133,11 +131,7 @@ def _relayouts(scene: Scene, first: int, product: int) -> list[int]:
 def _relayout_after(scene: Scene, product: int) -> set[int]:
     """The copy that puts the heads' results beside each other: the fused op gives them so."""
     users = scene.users[product]
-    if (
-        len(users) == 1
-        and scene.names[users[0]] == "clone"
-        and scene.costs[users[0]].work.kind == "transpose"
-    ):
+    if len(users) == 1 and scene.names[users[0]] == "clone" and scene.work(users[0]).kind == "transpose":
         return {users[0], *scene.views_for(users)}
     return set()
 

@@ -56,7 +56,7 @@ def _weight_casts(scene: Scene, casts: list[int]) -> Iterator[Hit]:
 
 def _is_cast(scene: Scene, call: int) -> bool:
     before, after = _dtypes(scene, call)
-    return before != after and scene.launches(call) > 0
+    return before != after and scene.launches[call] > 0
 
 
 def _dtypes(scene: Scene, call: int) -> tuple[str, str]:

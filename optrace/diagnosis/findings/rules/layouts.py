@@ -35,20 +35,20 @@ def _relaid_convolutions(scene: Scene) -> Iterator[Hit]:
     instead: dict[int, dict[int, Task | None]] = {rank: {} for rank in _CHANNELS_LAST}
     moved = dict.fromkeys(_CHANNELS_LAST, 0)
     for call in scene.calls_of("convolution", "_convolution", "cudnn_convolution", "convolution_backward"):
-        cost = scene.costs[call]
-        relaid = len(cost.work.scratch)
+        work = scene.work(call)
+        relaid = len(work.scratch)
         rank = len(scene.node(call).inputs[0].shape)
-        if cost.work.kind != "convolution" or not relaid or (cost.work.kernels or 0) <= relaid:
+        if work.kind != "convolution" or not relaid or (work.kernels or 0) <= relaid:
             continue
         if rank in _CHANNELS_LAST:
             instead[rank][call] = scene.retimed(
                 call, *scene.price(_channels_last(scene.node(call)), scene.crossing(call))
             )
-            moved[rank] += 2 * sum(cost.work.scratch)
+            moved[rank] += 2 * sum(work.scratch)
     for rank, layout in _CHANNELS_LAST.items():
         if moved[rank] < _LEAST_MOVED:
             continue
-        calls = sorted(instead[rank], key=lambda call: -scene.spans[call].wall_us)
+        calls = sorted(instead[rank], key=lambda call: -scene.wall_us[call])
         yield Hit(
             tuple(calls),
             f"cuDNN lays tensors of {len(calls)} convolutions out anew ({units.moved(moved[rank])} moved): its kernels want "
@@ -78,7 +78,7 @@ def _copies_back(scene: Scene) -> Iterator[Hit]:
 def _is_relayout(scene: Scene, call: int) -> bool:
     if (
         scene.names[call] not in ("clone", "_to_copy", "copy", "contiguous")
-        or scene.costs[call].work.kind != "transpose"
+        or scene.work(call).kind != "transpose"
     ):
         return False
     node = scene.node(call)

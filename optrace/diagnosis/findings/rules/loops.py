@@ -36,10 +36,10 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
             if name:
                 stepped[name].append(call)
     for name, calls in stepped.items():
-        launching = [call for call in calls if scene.launches(call)]
+        launching = [call for call in calls if scene.launches[call]]
         if len(launching) < _LEAST_LAUNCHES:
             continue
-        launches = sum(map(scene.launches, launching))
+        launches = sum(scene.launches[call] for call in launching)
         tensors = _largest_by_storage(scene, launching)
         fused, device_us = _fused(scene, tensors)
         # What the optimizer does before it begins, a fused one does too.
@@ -96,7 +96,7 @@ def loops_in_python(scene: Scene) -> Iterator[Hit]:
         lambda: defaultdict(list)
     )
     for call in range(len(scene)):
-        if scene.launches(call) and scene.graph.phase(call) in ("forward", "other"):
+        if scene.launches[call] and scene.graph.phase(call) in ("forward", "other"):
             place = scene.place(call)
             if place.line is not None:
                 body = (place.line.file, place.line.function, _loop_module(scene, call))
@@ -111,8 +111,8 @@ def loops_in_python(scene: Scene) -> Iterator[Hit]:
         if not any(_takes_slices(scene, calls) or _are_independent(scene, calls) for calls in looping):
             continue
         calls = sorted(call for calls in looping for call in calls)
-        each = sum(scene.costs[call].device_us or 0.0 for call in calls) / len(calls)
-        host = sum(scene.costs[call].host.total_us for call in calls) / len(calls)
+        each = sum(scene.busy_us[call] for call in calls) / len(calls)
+        host = sum(scene.host_us[call] for call in calls) / len(calls)
         yield Hit(
             tuple(calls),
             f"the same {len(looping)} calls are made {turns} times over, each {units.predicted_us(each)} on the GPU behind "
@@ -136,8 +136,8 @@ def _call_key(scene: Scene, call: int) -> tuple[object, ...]:
 
 def _is_small(scene: Scene, calls: Sequence[int]) -> bool:
     """The host takes longer over them than the GPU."""
-    host = sum(scene.costs[call].host.total_us for call in calls)
-    return sum(scene.costs[call].device_us or 0.0 for call in calls) < host
+    host = sum(scene.host_us[call] for call in calls)
+    return sum(scene.busy_us[call] for call in calls) < host
 
 
 def _takes_slices(scene: Scene, calls: Sequence[int]) -> bool:
@@ -165,7 +165,7 @@ def _takes_slices(scene: Scene, calls: Sequence[int]) -> bool:
 
 def _are_independent(scene: Scene, calls: Sequence[int]) -> bool:
     """Products or lookups in modules that are alike (``experts.*``), none of which uses what the one before gave."""
-    if scene.costs[calls[0]].work.kind != "matmul" and "embedding" not in scene.names[calls[0]]:
+    if scene.work(calls[0]).kind != "matmul" and "embedding" not in scene.names[calls[0]]:
         return False
     paths = [scene.graph.module_calls[row].path for row in map(scene.graph.module_of, calls) if row >= 0]
     if len(set(paths)) < _LEAST_TURNS or len(paths) < len(calls):

@@ -26,18 +26,16 @@ def float32_without_tf32(scene: Scene) -> Iterator[Hit]:
         return
     calls = [
         call
-        for call, cost in enumerate(scene.costs)
-        if cost.work.kind == "matmul"
-        and cost.work.math_dtype == "float32"
-        and (cost.work.matmul_flops or 0) >= _LEAST_FLOPS
+        for call, work in enumerate(map(scene.work, range(len(scene))))
+        if work.kind == "matmul" and work.math_dtype == "float32" and (work.matmul_flops or 0) >= _LEAST_FLOPS
     ]
     if not calls:
         return
-    flops = sum(scene.costs[call].work.matmul_flops or 0 for call in calls)
+    flops = sum(scene.work(call).matmul_flops or 0 for call in calls)
     instead = {}
     for call in calls:
-        work = replace(scene.costs[call].work, math_dtype="tf32")
-        instead[call] = scene.retimed(call, scene.device_us(work, scene.costs[call].hbm_bytes or 0))
+        work = replace(scene.work(call), math_dtype="tf32")
+        instead[call] = scene.retimed(call, scene.device_us(work, scene.hbm_bytes[call]))
     yield Hit(
         tuple(calls),
         f"{units.flop(flops)} of float32 products run outside of the tensor cores: TF32 is off, as it is by default.",
@@ -50,8 +48,8 @@ def float32_without_tf32(scene: Scene) -> Iterator[Hit]:
 def off_the_alignment(scene: Scene) -> Iterator[Hit]:
     """Half-precision products with rows that do not start at multiples of 16 bytes."""
     for call in scene.calls_of("mm", "addmm", "bmm", "baddbmm"):
-        cost = scene.costs[call]
-        if cost.work.math_dtype not in _HALVES or (cost.work.matmul_flops or 0) < _LEAST_FLOPS:
+        work = scene.work(call)
+        if work.math_dtype not in _HALVES or (work.matmul_flops or 0) < _LEAST_FLOPS:
             continue
         node = scene.node(call)
         operands = [t for t in (*node.inputs, *node.outputs) if len(t.shape) >= 2]

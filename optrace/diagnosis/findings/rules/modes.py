@@ -67,7 +67,7 @@ def gradients_of_frozen_parts(scene: Scene) -> Iterator[Hit]:
     idle = [
         call
         for call, phase in enumerate(phases)
-        if phase == "backward" and call not in needed and scene.launches(call)
+        if phase == "backward" and call not in needed and scene.launches[call]
     ]
     for call in idle:
         yield Hit(

@@ -28,7 +28,7 @@ def is_large(scene: Scene, nbytes: int) -> bool:
 def chains_of_pointwise_ops(scene: Scene) -> Iterator[Hit]:
     """Connected pointwise calls on tensors of one size that one kernel could do in one pass."""
     for chain in _chains(scene):
-        moved = sum(scene.costs[call].hbm_bytes or 0 for call in chain)
+        moved = sum(scene.hbm_bytes[call] for call in chain)
         fused = _fused_bytes(scene, chain)
         if fused >= moved:
             continue
@@ -114,7 +114,7 @@ def not_vectorized(scene: Scene) -> Iterator[Hit]:
         mixed = len({tensor.dtype for tensor in tensors if tensor.dtype != "bool"}) > 1
         if not mixed and _runs_on(result, tensors):
             continue
-        own_us = scene.costs[call].device_us or 0.0
+        own_us = scene.busy_us[call]
         if _is_bias_of_product(scene, call, tensors):
             yield Hit(
                 (call,),
@@ -171,7 +171,7 @@ def _is_bias_of_product(scene: Scene, call: int, tensors: Sequence[TensorMeta]) 
         return False
     makers = [source for source in scene.sources[call] if source >= 0]
     return any(
-        scene.costs[maker].work.kind in MATRIX_KINDS
+        scene.work(maker).kind in MATRIX_KINDS
         and scene.names[maker] in ("mm", "bmm")
         and len(scene.users[maker]) == 1
         for maker in makers

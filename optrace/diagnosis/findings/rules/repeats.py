@@ -59,15 +59,15 @@ def built_anew_each_step(scene: Scene) -> Iterator[Hit]:
         component[call] = root
         members[root].append(call)
     for calls in members.values():
-        launching = sorted(call for call in calls if scene.launches(call))
-        written = sum(access.nbytes for call in launching for access in scene.costs[call].work.writes)
+        launching = sorted(call for call in calls if scene.launches[call])
+        written = sum(access.nbytes for call in launching for access in scene.work(call).writes)
         if not any(not scene.graph.operands(call) for call in calls):
             continue  # made of buffers alone: the module's own state, not a table
         if not launching or (len(launching) < _LEAST_LAUNCHES and written < _LEAST_BYTES):
             continue
         names = ", ".join(dict.fromkeys(scene.names[call] for call in launching))
         yield Hit(
-            tuple(sorted(launching, key=lambda call: (-scene.spans[call].wall_us, call))),
+            tuple(sorted(launching, key=lambda call: (-scene.wall_us[call], call))),
             f"{len(launching)} launches ({names}) depend on no input: each step builds the same mask or table again.",
             "build it once, keep it as a buffer (register_buffer(..., persistent=False)) and slice it.",
             dict.fromkeys(launching),
@@ -102,7 +102,7 @@ def _constant_calls(scene: Scene) -> set[int]:
 def _is_constant(scene: Scene, call: int, constant: set[int]) -> bool:
     graph = scene.graph
     operands = graph.operands(call)
-    if "nondeterministic_seeded" in graph.facts(call).tags or scene.costs[call].work.host_wait:
+    if "nondeterministic_seeded" in graph.facts(call).tags or scene.work(call).host_wait:
         return False
     if not operands:
         return scene.names[call] in _FACTORIES
@@ -154,7 +154,7 @@ def _computation(scene: Scene, call: int, written: set[int]) -> tuple[object, ..
     graph = scene.graph
     operands = graph.operands(call)
     # What autograd does twice, nobody can write otherwise; what is cast twice is ``redundant-cast`` for weights.
-    if not operands or not scene.launches(call) or graph.phase(call) in ("backward", "optimizer"):
+    if not operands or not scene.launches[call] or graph.phase(call) in ("backward", "optimizer"):
         return None
     if "nondeterministic_seeded" in graph.facts(call).tags or scene.names[call] in _FACTORIES:
         return None

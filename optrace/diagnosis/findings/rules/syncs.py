@@ -51,7 +51,7 @@ _OTHER_WAIT = ("the host waits for its result", "move it out of the step")
 @kind("sync", "the host waits for the GPU inside the step")
 def waits_for_the_device(scene: Scene) -> Iterator[Hit]:
     """Calls whose result the host needs; copies from the host are ``blocking-copy``."""
-    for call in _waiting(scene):
+    for call in scene.waits:
         if _crosses_to_device(scene, call):
             continue
         name = scene.names[call]
@@ -82,7 +82,7 @@ def copies_that_block(scene: Scene) -> Iterator[Hit]:
         if _fills_the_model(scene, call):
             continue
         source = _source(scene, call)
-        waits = scene.costs[call].work.host_wait
+        waits = scene.work(call).host_wait
         pinned = source is not None and source.storage >= 0 and _is_pinned(scene, source)
         if pinned and not waits:
             continue
@@ -98,10 +98,6 @@ def copies_that_block(scene: Scene) -> Iterator[Hit]:
             # How fast memory that is not pinned is copied is not known, and that is most of what it costs.
             {call: _without_wait(scene, call)} if waits and pinned else None,
         )
-
-
-def _waiting(scene: Scene) -> list[int]:
-    return [call for call, cost in enumerate(scene.costs) if cost.work.host_wait]
 
 
 def _source(scene: Scene, call: int) -> TensorMeta | None:

@@ -16,14 +16,13 @@ def timers_around_gpu_work(scene: Scene) -> Iterator[Hit]:
     """Two clocks read in one function with launches between: no wait before the second, or no run before the first."""
     marks = scene.graph.marks
     waits = sorted(
-        {mark.call for mark in marks if mark.kind == "synchronize"}
-        | {call + 1 for call, cost in enumerate(scene.costs) if cost.work.host_wait}
+        {mark.call for mark in marks if mark.kind == "synchronize"} | {call + 1 for call in scene.waits}
     )
     steps_marked = any(mark.kind == "step" for mark in marks)
     warm: set[object] = set()
     seen = 0
     for start, end in _timed(marks):
-        launching = [call for call in range(start.call, end.call) if scene.launches(call)]
+        launching = [call for call in range(start.call, end.call) if scene.launches[call]]
         if not launching:
             continue
         for call in range(seen, start.call):

@@ -25,13 +25,14 @@ def low_utilization(scene: Scene) -> Iterator[Hit]:
     wall = scene.run.timeline.wall_us
     if not wall or not len(scene):
         return
-    ideal = sum(_at_peak_us(scene, call) for call in range(len(scene)))
+    at_peak_us = _at_peak_us(scene)
+    ideal = sum(at_peak_us)
     mfu = ideal / wall
-    moved = sum(cost.hbm_bytes or 0 for cost in scene.costs)
+    moved = sum(scene.hbm_bytes)
     bandwidth = moved / (scene.gpu.bandwidth_tb_s * 1e6) / wall
     if not _LEAST_MFU < mfu < _LOW_MFU or bandwidth > _GOOD_BANDWIDTH:
         return
-    causes = _causes(scene)
+    causes = _causes(scene, at_peak_us)
     cause = max(causes, key=lambda name: sum(causes[name].values()))
     calls = causes[cause]
     by_op: defaultdict[str, float] = defaultdict(float)
@@ -69,20 +70,24 @@ _CHANGE = {
 }
 
 
-def _at_peak_us(scene: Scene, call: int) -> float:
-    work = scene.costs[call].work
-    peak = peak_flops(work, scene.gpu) if work.launches != 0 else None  # none: the CPU's arithmetic
-    return work.matmul_flops / peak * 1e6 if work.matmul_flops and peak else 0.0
+def _at_peak_us(scene: Scene) -> list[float]:
+    """What each call's matrix products would take at the peak."""
+    found = []
+    for work in scene.costs.works.distinct:
+        peak = peak_flops(work, scene.gpu) if work.launches != 0 else None  # none: the CPU's arithmetic
+        found.append(work.matmul_flops / peak * 1e6 if work.matmul_flops and peak else 0.0)
+    by_call: list[float] = scene.costs.of_work(found).tolist()
+    return by_call
 
 
-def _causes(scene: Scene) -> dict[str, dict[int, float]]:
+def _causes(scene: Scene, at_peak_us: list[float]) -> dict[str, dict[int, float]]:
     """The wall clock that is no arithmetic at peak, by cause and call, microseconds."""
     causes: dict[str, dict[int, float]] = {name: {} for name in _WHAT}
-    for call, span in enumerate(scene.spans):
+    for call, span in enumerate(scene.run.timeline.spans):
         causes["launch"][call] = span.gap_us
         causes["sync"][call] = span.wait_us
-        if scene.costs[call].work.kind in MATRIX_KINDS:
-            causes["products"][call] = max(0.0, span.exposed_us - _at_peak_us(scene, call))
+        if scene.work(call).kind in MATRIX_KINDS:
+            causes["products"][call] = max(0.0, span.exposed_us - at_peak_us[call])
         else:
             causes["bytes"][call] = span.exposed_us
     return causes
