@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,15 +43,15 @@ class Works:
             return work
         theirs = [graph.tensor(t) for t in (*graph.operands(first), *graph.outputs(first))]
         own = [graph.tensor(t) for t in (*graph.operands(call), *graph.outputs(call))]
-        return _on(
+        return on(
             work,
             {a.storage: b.storage for a, b in zip(theirs, own, strict=True)},
             {a.id: b.id for a, b in zip(theirs, own, strict=True)},
         )
 
 
-def _on(work: Work, storages: dict[int, int], ids: dict[int, int]) -> Work:
-    """The work on other tensors."""
+def on(work: Work, storages: Mapping[int, int], ids: Mapping[int, int]) -> Work:
+    """The work on other tensors, by the numbers of their storages and their own."""
     known: dict[int, Access] = {}
 
     def tensor(meta: TensorMeta) -> TensorMeta:

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from optrace.cost.device import DeviceModel, DeviceTime, device_time
 from optrace.cost.host import HostTime, host_class
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.l2 import Traffic
+from optrace.cost.memory import created
 from optrace.cost.pricing import Costs, OpCost, PricedGraph, moved
 from optrace.cost.profiles import GpuProfile
+from optrace.cost.signatures import signatures
 from optrace.cost.work import Access
-from optrace.cost.works import Works
+from optrace.cost.works import Works, on
 from optrace.cost.workspaces import library_workspaces
 from optrace.diagnosis.fusion import Fusion, Step
-from optrace.graph import OpFacts, OpGraph, Source, Storage, TensorMeta
+from optrace.graph import Columns, OpFacts, OpGraph, Source, Storage, TensorMeta
 from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
 
 _REGION = OpFacts("compiled.region")
@@ -29,24 +33,58 @@ _LIBRARY = OpFacts("compiled.library")
 
 def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     """The priced graph of the compiled program: call i is step i."""
-    steps = _in_place(priced.graph, fusion.steps)
-    graph = _graph(priced.graph, steps)
-    works = [step.work for step in steps]
-    kept = library_workspaces(priced.graph, priced.graph.columns(), priced.pricing.target(priced.graph.info))
-    gpu = priced.pricing.gpu
-    model = DeviceModel(gpu, priced.pricing.target(priced.graph.info))
-    traffic, memory = moved(graph.columns(), Works.one_a_call(works), gpu, kept)
+    eager, target, gpu = priced.graph.columns(), priced.pricing.target(priced.graph.info), priced.pricing.gpu
+    born, _ = created(eager)
+    made = set(np.flatnonzero(born >= 0).tolist())
+    freed = set(eager.freed_storage[eager.freed_after >= 0].tolist())
+    steps = _in_place(fusion.steps, made & freed)
+    graph = _graph(priced.graph, steps, made, freed)
+    columns = graph.columns()
+    works = _alike(priced, steps, columns)
+    traffic, memory = moved(columns, works, gpu, library_workspaces(priced.graph, eager, target))
+    model = DeviceModel(gpu, target)
     before = entries(graph, priced.pricing.host)
-    costs = [
-        OpCost(
-            work=step.work,
-            traffic=traffic[number],
-            host=_host_time(step, priced.pricing.host, before.get(number, 0.0)),
-            device=_device_time(step, traffic[number], gpu, model),
+    times: dict[tuple[int, Traffic], DeviceTime | None] = {}
+    costs = []
+    for number, (step, like) in enumerate(zip(steps, works.of.tolist(), strict=True)):
+        moves = traffic[number]
+        if (like, moves) not in times:
+            times[like, moves] = _device_time(step, moves, gpu, model)
+        costs.append(
+            OpCost(
+                work=step.work,
+                traffic=moves,
+                host=_host_time(step, priced.pricing.host, before.get(number, 0.0)),
+                device=times[like, moves],
+            )
         )
-        for number, step in enumerate(steps)
-    ]
     return PricedGraph(graph, priced.pricing, Costs.one_a_call(graph, costs), memory, tail_us=priced.tail_us)
+
+
+def _alike(priced: PricedGraph, steps: Sequence[Step], columns: Columns) -> Works:
+    """The steps' work, kept once for all that are alike: the same kernel, or the same call of a library, on tensors laid out
+    in the same way."""
+    numbers: dict[object, int] = {}
+    of: list[int] = []
+    first: list[int] = []
+    called = priced.costs.works.of
+    for number, (step, laid_out) in enumerate(zip(steps, signatures(columns).of.tolist(), strict=True)):
+        work, node = step.work, step.node
+        library = None if node is None else (int(called[node.id]), node.op)
+        touched = tuple(
+            [
+                (access.nbytes, access.scattered, access.tensor.storage_bytes)
+                for access in (*work.reads, *work.writes)
+            ]
+        )
+        key = (laid_out, library, work.kernels, work.flops, work.kind, touched)
+        like = numbers.setdefault(key, len(numbers))
+        if like == len(first):
+            first.append(number)
+        of.append(like)
+    return Works(
+        tuple(steps[number].work for number in first), np.array(first, np.int64), np.array(of, np.int64)
+    )
 
 
 def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceModel) -> DeviceTime | None:
@@ -85,11 +123,10 @@ def _host_time(step: Step, host: HostProfile, entry: float) -> HostTime:
     return HostTime(entry + host.python_us, 0.0, dispatch, launches * host.launch_us)
 
 
-def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
+def _graph(eager: OpGraph, steps: Sequence[Step], made: set[int], freed: set[int]) -> OpGraph:
     """Steps as calls. Storages keep their numbers; those that no step touches take no memory unless they stood
-    before the run."""
+    before the run. ``made`` are those that some call makes, ``freed`` those that are gone after one."""
     graph = OpGraph(eager.info)
-    made = _made(eager)
     touched: dict[int, int] = {}
     for number, step in enumerate(steps):
         for access in (*step.reads, *step.writes):
@@ -100,11 +137,17 @@ def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
         graph.add_storage(known if there else Storage(0, known.device, known.kind, known.name))
     source = graph.sources.add(Source())
 
+    layouts: dict[tuple[object, ...], int] = {}
+
     def tensor(meta: TensorMeta) -> int:
-        layout = graph.layouts.add(Layout(meta.shape, meta.stride, meta.dtype, meta.device))
+        key = (meta.shape, meta.stride, meta.dtype, meta.device)
+        layout = layouts.get(key)
+        if layout is None:
+            layout = layouts[key] = graph.layouts.add(
+                Layout(meta.shape, meta.stride, meta.dtype, meta.device)
+            )
         return graph.add_tensor(layout, meta.storage if meta.storage >= 0 else -1, meta.offset)
 
-    freed = {storage for call in range(len(eager)) for storage in eager.freed_after(call)}
     for storage in eager.freed_after(-1):
         graph.add_free(storage, -1)
     present = {storage for storage in touched if storage not in made}
@@ -141,10 +184,9 @@ def _graph(eager: OpGraph, steps: Sequence[Step]) -> OpGraph:
     return graph
 
 
-def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
-    """A region writes into what it is the last to read, where the sizes agree (Inductor's ``inplace_buffers``)."""
-    made = _made(graph)
-    ours = {storage for call in range(len(graph)) for storage in graph.freed_after(call)} & made
+def _in_place(steps: Sequence[Step], ours: set[int]) -> list[Step]:
+    """A region writes into what it is the last to read, where the sizes agree (Inductor's ``inplace_buffers``); ``ours``
+    are the storages that the run makes and frees."""
     last: dict[int, int] = {}
     first: dict[int, int] = {}
     for number, step in enumerate(steps):
@@ -155,6 +197,8 @@ def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
     stands_for: dict[int, int] = {}
 
     def moved(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+        if not any(access.tensor.storage in stands_for for access in accesses):
+            return accesses
         return tuple(
             replace(access, tensor=replace(access.tensor, storage=stands_for[access.tensor.storage]))
             if access.tensor.storage in stands_for
@@ -179,21 +223,7 @@ def _in_place(graph: OpGraph, steps: Sequence[Step]) -> list[Step]:
                     old = dying.pop(access.nbytes)
                     stands_for[storage] = stands_for.get(old, old)
         writes = moved(step.writes)
-        work = replace(step.work, reads=moved(step.work.reads), writes=moved(step.work.writes))
-        found.append(replace(step, reads=reads, writes=writes, work=work))
+        if reads is not step.reads or writes is not step.writes:
+            step = replace(step, reads=reads, writes=writes, work=on(step.work, stands_for, {}))
+        found.append(step)
     return found
-
-
-def _made(graph: OpGraph) -> set[int]:
-    """Storages that some call makes."""
-    seen: set[int] = set()
-    made: set[int] = set()
-    for call in range(len(graph)):
-        seen.update(graph.tensor_storage(tensor) for tensor in graph.operands(call))
-        made.update(
-            storage
-            for t in graph.outputs(call)
-            if (storage := graph.tensor_storage(t)) >= 0 and storage not in seen
-        )
-        seen.update(graph.tensor_storage(t) for t in graph.outputs(call))
-    return made

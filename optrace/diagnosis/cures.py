@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from optrace.cost.pricing import PricedGraph
 from optrace.diagnosis.compiled import compiled, entries
 from optrace.diagnosis.cuda_graph import Blocker, blockers
@@ -108,22 +110,24 @@ def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict, *, epilogues:
         _row("+ fusion", fused, fused_verdict, fused_timeline.wall_us, wall),
         _graph_row("+ both", fused, fused_verdict, wall, entry_us),
     )
-    works = [cost.work for cost in priced.costs]
+    works = [priced.costs.work(call) for call in range(len(priced.graph))]
     return Cures(rows, blockers(priced.graph, works), tuple(_regions(priced, fusion, fused)), fusion, fused)
 
 
 def _row(name: str, priced: PricedGraph, bounds: Verdict, wall_us: float, eager_us: float) -> Row:
+    costs = priced.costs
+    known = ~np.isnan(costs.launches)
     return Row(
         name=name,
-        launches=sum(cost.launches or 0 for cost in priced.costs),
-        hbm_bytes=sum(cost.hbm_bytes or 0 for cost in priced.costs),
+        launches=int(costs.launches[known].sum()),
+        hbm_bytes=int((costs.traffic.read + costs.traffic.written)[known].sum()),
         peak_bytes=priced.memory.peak,
-        host_us=sum(cost.host.total_us for cost in priced.costs),
-        device_us=sum(cost.device_us or 0.0 for cost in priced.costs),
+        host_us=sum(costs.host.total_us.tolist()),
+        device_us=sum(np.nan_to_num(costs.device_us).tolist()),
         wall_us=wall_us,
         speed_up=eager_us / wall_us if wall_us else 1.0,
         bottleneck=bounds.bottleneck,
-        complete=all(cost.device is not None for cost in priced.costs),
+        complete=not np.isnan(costs.device_us).any(),
     )
 
 
@@ -148,6 +152,9 @@ def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterato
     """What the kernels of generated code stand for."""
     counted: set[int] = set()
     graph, costs = priced.graph, priced.costs
+    launches = np.nan_to_num(costs.launches).astype(np.int64).tolist()
+    device_us = np.nan_to_num(costs.device_us).tolist()
+    lines = [str(source.line) if source.line is not None else "" for source in graph.sources.rows]
     for step, cost in zip(fusion.steps, fused.costs, strict=True):
         if not step.region or len(step.calls) < 2:
             continue
@@ -162,16 +169,14 @@ def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterato
         counted.update(own)
         if not own:
             continue
-        lines = dict.fromkeys(
-            str(line) for call in step.calls if (line := graph.source(call).line) is not None
-        )
+        here = dict.fromkeys(line for call in step.calls if (line := lines[graph.source_of(call)]))
         yield Region(
             calls=tuple(own),
-            launches_before=sum(costs[call].launches or 0 for call in own),
+            launches_before=sum(launches[call] for call in own),
             launches_after=cost.launches or 0,
-            bytes_before=sum(costs[call].work.tensor_bytes for call in own),
+            bytes_before=sum(costs.work(call).tensor_bytes for call in own),
             bytes_after=sum(access.nbytes for access in (*step.reads, *step.writes)),
-            device_us_before=sum(costs[call].device_us or 0.0 for call in own),
+            device_us_before=sum(device_us[call] for call in own),
             device_us_after=cost.device_us,
-            lines=tuple(lines),
+            lines=tuple(here),
         )

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from optrace.cost.pricing import PricedGraph
+from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import Access, KernelKind, Work
 from optrace.diagnosis.fusible import RANDOM_FLOPS, Role
 from optrace.diagnosis.lowering import Kernel, Lowered, Value, lower, values_read
@@ -65,15 +65,13 @@ class Fusion:
 def fuse(priced: PricedGraph, *, epilogues: bool = False) -> Fusion:
     """The compiled form of a priced graph; ``epilogues``: products are generated code that pointwise neighbours go
     into."""
-    works = [cost.work for cost in priced.costs]
-    target = priced.pricing.target(priced.graph.info)
-    lowered = lower(priced.graph, works, target)
+    lowered = lower(priced)
     groups = _Groups(lowered.kernels)
     groups.merge()
     if epilogues:
         groups.take_into_products()
     steps = (
-        _step([lowered.kernels[number] for number in members], works, lowered, groups)
+        _step([lowered.kernels[number] for number in members], priced.costs, lowered, groups)
         for members in groups.ordered()
     )
     return Fusion((*_seeds(lowered), *steps), lowered.roles)
@@ -86,7 +84,7 @@ def _seeds(lowered: Lowered) -> Iterator[Step]:
         yield Step((), Work(kernels=1, kind="elementwise", source="rule"), False, (), (), segment)
 
 
-def _step(members: Sequence[Kernel], works: Sequence[Work], lowered: Lowered, groups: _Groups) -> Step:
+def _step(members: Sequence[Kernel], costs: Costs, lowered: Lowered, groups: _Groups) -> Step:
     first = members[0]
     calls = tuple(sorted(frozenset().union(*(kernel.calls for kernel in members))))
     inside = {value.number for kernel in members for value in kernel.writes}
@@ -111,7 +109,7 @@ def _step(members: Sequence[Kernel], works: Sequence[Work], lowered: Lowered, gr
         return Step(calls, work, True, reads, writes, first.segment, product.node)
     # A generated reduction keeps its row in registers or passes over it in order: it streams like a pointwise one.
     kind: KernelKind = "foreach" if first.sort == "foreach" else "elementwise"
-    flops = sum(works[call].flops or 0 for call in calls if lowered.roles[call] != "extern")
+    flops = sum(costs.work(call).flops or 0 for call in calls if lowered.roles[call] != "extern")
     flops += sum(RANDOM_FLOPS * lowered.random.get(call, 0) for call in calls)
     launches = 1
     if first.sort == "foreach":
@@ -294,11 +292,12 @@ class _Groups:
     def _merge(self, first: int, second: int) -> bool:
         """Make one group of two, of which the first comes earlier; False where other kernels have to run between."""
         a, b = self.find(first), self.find(second)
-        leads_to = self._between(a, b, self.behind)
-        if leads_to is None:
-            return False
+        # A detour is found from either side; what a group needs is mostly less than what it leads to.
         needs = self._between(b, a, self.before)
         if needs is None:
+            return False
+        leads_to = self._between(a, b, self.behind)
+        if leads_to is None:
             return False
         self._join(a, b, needs, leads_to)
         return True
@@ -335,7 +334,7 @@ class _Groups:
         """Groups that ``start`` leads to on the way to ``end``'s place; None if it leads to ``end`` by a detour."""
         low, high = sorted((self.rank[start], self.rank[end]))
         seen = {start, end}
-        stack = [n for n in self._near(start, steps) if n != end]
+        stack = [n for n in steps[start] if n != end]
         found: list[int] = []
         while stack:
             group = stack.pop()
@@ -345,17 +344,11 @@ class _Groups:
             found.append(group)
             if len(found) > _MOST_VISITED:
                 return None
-            near = self._near(group, steps)
+            near = steps[group]
             if end in near:
                 return None
             stack.extend(near)
         return found
-
-    def _near(self, group: int, steps: list[set[int]]) -> set[int]:
-        near = {self.find(number) for number in steps[group]}
-        near.discard(group)
-        steps[group] = near
-        return near
 
     def _join(self, a: int, b: int, needs: list[int], leads_to: list[int]) -> None:
         moved = [*sorted(needs, key=self.rank.__getitem__), a, *sorted(leads_to, key=self.rank.__getitem__)]
@@ -367,8 +360,15 @@ class _Groups:
         self.root[b] = a
         self.members[a] += self.members[b]
         self.members[b] = []
-        self.before[a] |= self.before[b]
-        self.behind[a] |= self.behind[b]
+        # Neighbours are groups, so those of what vanished become those of what is left.
+        for steps, back in ((self.before, self.behind), (self.behind, self.before)):
+            near = steps[b] - {a}
+            for group in near:
+                back[group].discard(b)
+                back[group].add(a)
+            steps[a] |= near
+            steps[a].discard(b)
+            steps[b] = set()
         if self.length[b] > 1:
             self.rows[a], self.length[a] = self.rows[b], self.length[b]
         elif self.length[a] == 1:

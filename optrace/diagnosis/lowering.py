@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, TypeVar
 
-from optrace.cost.profiles import Target
+from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.rules import work_of
 from optrace.cost.work import Access, Work
+from optrace.cost.works import Works
 from optrace.diagnosis.fusible import (
     DISPLACED,
     OVERWRITES,
@@ -125,23 +127,27 @@ class Lowered:
     random: Mapping[int, int]
 
 
-def lower(graph: OpGraph, works: Sequence[Work], target: Target) -> Lowered:
-    """The kernels of a graph whose calls make the GPU do ``works``."""
-    return _Lowering(graph, works, target).run()
+def lower(priced: PricedGraph) -> Lowered:
+    """The kernels of a priced graph."""
+    return _Lowering(priced).run()
 
 
 class _Lowering:
     """The state of one pass over the calls."""
 
-    def __init__(self, graph: OpGraph, works: Sequence[Work], target: Target) -> None:
-        self.graph = graph
-        self.works = works
-        self.target = target
+    def __init__(self, priced: PricedGraph) -> None:
+        self.graph = graph = priced.graph
+        self.costs = priced.costs
+        self.target = priced.pricing.target(graph.info)
         self.values = 0
         self.kernels: list[Kernel] = []
         self.readers: dict[int, list[int]] = {}
-        self.roles = [role_of(node, work) for node, work in zip(graph, works, strict=True)]
-        self.segments = _segments(graph, works)
+        works = priced.costs.works
+        examples = [graph[call] for call in works.first.tolist()]
+        self.roles = _by_call(works, map(role_of, examples, works.distinct))
+        self.read_bytes = _by_call(works, map(_read_bytes, examples, works.distinct))
+        self.arguments: dict[int, str] = {}
+        self.segments = _segments(graph, priced.costs)
         self.channels_last = _prefers_channels_last(graph, self.roles)
         self.version: Counter[int] = Counter()
         self.current: dict[int, Value] = {}
@@ -244,12 +250,12 @@ class _Lowering:
 
     def _reads(self, node: OpNode, shape_of: TensorMeta, skip: Iterable[int] = ()) -> _Expression:
         """What the call reads, with expressions that it reads put in their place."""
-        nbytes = {access.tensor.id: access.nbytes for access in self.works[node.id].reads}
         found = _Expression()
         segment = self.segments[node.id]
         passed = set(skip)
         displaced = node.id if node.facts.packet in DISPLACED else None
-        for tensor, reads in zip(node.inputs, node.reads, strict=True):
+        sizes = self.read_bytes[node.id]
+        for tensor, reads, nbytes in zip(node.inputs, node.reads, sizes, strict=True):
             if (
                 not reads
                 or tensor.storage < 0
@@ -267,7 +273,7 @@ class _Lowering:
             if value.kernel is None:
                 found.take(value, aligned=aligned, displaced=displaced)
             else:
-                access = Access(tensor, nbytes.get(tensor.id, tensor.nbytes))
+                access = Access(tensor, tensor.nbytes if nbytes is None else nbytes)
                 found.read(value, access, aligned=aligned, displaced=displaced)
         return found
 
@@ -306,17 +312,19 @@ class _Lowering:
 
     def _view(self, call: int) -> None:
         """Outputs of their own storage (``lift_fresh``) hold what the input holds."""
-        node = self.graph[call]
-        given = {tensor.storage for tensor in node.inputs}
-        for tensor in node.outputs:
-            if tensor.storage not in given and node.inputs:
-                self.current[tensor.storage] = self._holding(node.inputs[0])
+        graph = self.graph
+        operands = graph.operands(call)
+        given = {graph.tensor_storage(tensor) for tensor in operands}
+        for tensor in graph.outputs(call):
+            storage = graph.tensor_storage(tensor)
+            if storage not in given and operands:
+                self.current[storage] = self._holding(graph.tensor(operands[0]))
 
     def _pointwise(self, node: OpNode) -> None:
         written = self._written(node)
         if not written:
             return
-        if not self.works[node.id].launches:
+        if not self.costs.work(node.id).launches:
             self._allocate(node, written)
             return
         packet = node.facts.packet
@@ -496,20 +504,21 @@ class _Lowering:
         """A pointwise op over lists: stored at once, fused with its neighbours over the same lists later."""
         segment = self.segments[node.id]
         reads: dict[tuple[int, int], Read] = {}
-        nbytes = {access.tensor.id: access.nbytes for access in self.works[node.id].reads}
-        for tensor, is_read in zip(node.inputs, node.reads, strict=True):
+        sizes = self.read_bytes[node.id]
+        for tensor, is_read, nbytes in zip(node.inputs, node.reads, sizes, strict=True):
             if is_read and on_device(tensor) and tensor.numel:
                 value = self._holding(tensor)
                 self._store(value)
-                access = Access(tensor, nbytes.get(tensor.id, tensor.nbytes))
+                access = Access(tensor, tensor.nbytes if nbytes is None else nbytes)
                 reads[(value.number, 0)] = Read(value, access, aligned=True)
         values = []
         written = self._written(node)
+        given = {tensor.storage for tensor in node.inputs}
         for tensor in written:
-            if tensor.storage in self.current or any(t.storage == tensor.storage for t in node.inputs):
+            if tensor.storage in self.current or tensor.storage in given:
                 self.version[tensor.storage] += 1
             value = self._value(tensor, segment)
-            value.live = any(t.storage == tensor.storage for t in node.inputs)
+            value.live = tensor.storage in given
             values.append(value)
         for value in values:
             self.current[value.tensor.storage] = value
@@ -529,17 +538,18 @@ class _Lowering:
 
     def _extern(self, node: OpNode) -> None:
         packet = node.facts.packet
-        work = self.works[node.id]
         segment = self.segments[node.id]
         bias: TensorMeta | None = None
         called = node
-        if not work.launches:
-            pass  # the CPU does it
+        if not self.costs.work(node.id).launches:
+            work = self.costs[node.id].work  # the CPU does it
         elif packet == "aten.addmm" and self._unfused(node):
             bias, called = _without_bias(node)
             work = work_of(called, self.target)
         elif packet == "aten.convolution":
             bias, called, work = self._convolution(node)
+        else:
+            work = self.costs[node.id].work
         reads: dict[tuple[int, int], Read] = {}
         nbytes = {access.tensor.id: access.nbytes for access in work.reads}
         after: set[int] = set()
@@ -713,7 +723,11 @@ class _Lowering:
             )
             for t in node.inputs
         )
-        return (node.op, _plain(node), operands, self.segments[node.id])
+        template = self.graph.template_of(node.id)
+        plain = self.arguments.get(template)
+        if plain is None:
+            plain = self.arguments[template] = _plain(node)
+        return (node.op, plain, operands, self.segments[node.id])
 
     def _store_what_is_left(self) -> None:
         """Outputs: what the run leaves behind, and what is there until its last call without being read by it."""
@@ -784,12 +798,17 @@ def _aligned(tensor: TensorMeta, written: TensorMeta) -> bool:
     """Read in the order in which the result is written, or one element a row of it."""
     if tensor.numel != written.numel:
         return False
-    return _order(tensor) == _order(written) or tensor.is_contiguous == written.is_contiguous is True
+    order = _order(tensor.shape, tensor.stride)
+    return (
+        order == _order(written.shape, written.stride)
+        or tensor.is_contiguous == written.is_contiguous is True
+    )
 
 
-def _order(tensor: TensorMeta) -> list[int]:
+@lru_cache(maxsize=4096)
+def _order(shape: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
     """Sizes above one, widest stride first."""
-    dims = [(stride, size) for stride, size in zip(tensor.stride, tensor.shape, strict=True) if size > 1]
+    dims = [(step, size) for step, size in zip(stride, shape, strict=True) if size > 1]
     return (
         [size for _, size in sorted(dims, key=lambda dim: -dim[0])]
         if dims == sorted(dims, reverse=True)
@@ -797,15 +816,30 @@ def _order(tensor: TensorMeta) -> list[int]:
     )
 
 
-def _segments(graph: OpGraph, works: Sequence[Work]) -> list[int]:
+T = TypeVar("T")
+
+
+def _by_call(works: Works, facts: Iterable[T]) -> list[T]:
+    """What is known of each distinct work, by call."""
+    distinct = list(facts)
+    return [distinct[number] for number in works.of.tolist()]
+
+
+def _read_bytes(node: OpNode, work: Work) -> tuple[int | None, ...]:
+    """How much of each operand the work reads; None where it does not name it."""
+    nbytes = {access.tensor.id: access.nbytes for access in work.reads}
+    return tuple([nbytes.get(tensor.id) for tensor in node.inputs])
+
+
+def _segments(graph: OpGraph, costs: Costs) -> list[int]:
     """A number a call: nothing is fused across a change of phase or stream, or across a wait of the host."""
     numbers: dict[object, int] = {}
     found = []
     waits = 0
-    for call, work in enumerate(works):
+    for call, wait in enumerate(costs.host_wait.tolist()):
         key = (graph.phase(call), graph.stream(call), waits)
         found.append(numbers.setdefault(key, len(numbers)))
-        waits += work.host_wait
+        waits += wait
     return found
 
 

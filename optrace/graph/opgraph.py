@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import repeat, starmap
 from operator import attrgetter, call
@@ -326,11 +326,11 @@ class OpGraph:
             raise IndexError(number)
         facts = self.ops[self._op[number]]
         template = self.templates[self._template[number]]
-        inputs = tuple(self.tensor(t) for t in self.operands(number))
-        outputs = tuple(self.tensor(t) for t in self.outputs(number))
-        flags = self.operand_flags(number)
+        inputs = tuple([self.tensor(t) for t in self.operands(number)])
+        outputs = tuple([self.tensor(t) for t in self.outputs(number)])
+        writes, reads = _marks(bytes(self.operand_flags(number)))
         supply = iter(inputs)
-        args = tuple(_fill(item, supply) for item in template.args)
+        args = tuple([_fill(item, supply) for item in template.args])
         kwargs = {name: _fill(item, supply) for name, item in template.kwargs}
         return OpNode(
             id=number,
@@ -341,8 +341,8 @@ class OpGraph:
             out=_fill(template.out, iter(outputs)),
             inputs=inputs,
             outputs=outputs,
-            writes=tuple(bool(flag & WRITES) for flag in flags),
-            reads=tuple(bool(flag & READS) for flag in flags),
+            writes=writes,
+            reads=reads,
             module=self.module_call(number),
             source=self.source(number),
             phase=PHASES[self._phase[number]],
@@ -530,10 +530,16 @@ def _ints(column: array[int]) -> Ints:
     return values(column).astype(np.int64)
 
 
+@lru_cache(maxsize=1024)
+def _marks(flags: bytes) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Which operands are written, and which are read."""
+    return tuple(bool(flag & WRITES) for flag in flags), tuple(bool(flag & READS) for flag in flags)
+
+
 def _fill(template: object, supply: Iterator[TensorMeta]) -> Value:
     if template is HOLE:
         return next(supply)
     if isinstance(template, tuple):
-        return tuple(_fill(item, supply) for item in template)
+        return tuple([_fill(item, supply) for item in template])
     assert template is None or isinstance(template, bool | int | float | complex | str)
     return template

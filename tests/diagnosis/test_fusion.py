@@ -140,6 +140,23 @@ def test_toy_blocks_as_measured_on_an_h200(big: Report, small: Report) -> None:
 # -- what does not fuse --------------------------------------------------------------------------------
 
 
+def test_a_library_reads_what_generated_code_wrote_in_place() -> None:
+    """Attention written out: the softmax overwrites the scores, which the second product reads from there, in each of the
+    passes that its rule names."""
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(1, 2), -1) @ v
+
+    report = report_of(step, *[(64, 1024, 64)] * 3)
+    softmax, product = report.cures.fused.costs[-2:]
+    scores = 64 * 1024 * 1024 * 4
+    assert product.work.passes
+    written = {access.tensor.storage for access in softmax.work.writes}
+    for one in product.work.passes:
+        assert written & {access.tensor.storage for access in one.reads if not isinstance(access, int)}
+    assert product.hbm_read is not None and product.hbm_read > 0.5 * scores
+
+
 def test_neighbours_in_the_graph_fuse_whatever_stands_between_them() -> None:
     """Two chains issued in turns are two regions, not four ops that do not match."""
 
