@@ -69,7 +69,8 @@ class Spans(Sequence[Span]):
         exposed_us: Floats,
         wait_us: Floats,
     ) -> None:
-        self.gap_us, self.exposed_us, self.busy_us, self.wait_us = gap_us, exposed_us, busy_us, wait_us
+        self.start_us, self.gap_us, self.exposed_us = start_us, gap_us, exposed_us
+        self.busy_us, self.wait_us = busy_us, wait_us
         self._rows = (host_start_us, host_end_us, start_us, end_us, busy_us, gap_us, exposed_us, wait_us)
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,6 +134,12 @@ class HostColumns:
     @property
     def before_launch_us(self) -> Floats:
         return self.python_us + self.autograd_us + self.dispatch_us
+
+
+def host_rows(times: Iterable[HostTime]) -> HostColumns:
+    """Host times that are known call by call."""
+    rows = [(time.python_us, time.autograd_us, time.dispatch_us, time.launch_us) for time in times]
+    return HostColumns(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
 
 def host_columns(

@@ -96,25 +96,6 @@ class Costs(Sequence[OpCost]):
         self.host = host
         self.device = device
 
-    @classmethod
-    def one_a_call(cls, graph: OpGraph, costs: Sequence[OpCost]) -> Costs:
-        """Prices that are known call by call."""
-        traffic = np.array(
-            [(t.read, t.written, t.copy_read, t.copy_written) for t in (cost.traffic for cost in costs)],
-            dtype=np.int64,
-        )
-        host = np.array(
-            [(h.python_us, h.autograd_us, h.dispatch_us, h.launch_us) for h in (cost.host for cost in costs)],
-            dtype=np.float64,
-        )
-        return cls(
-            graph,
-            Works.one_a_call([cost.work for cost in costs]),
-            TrafficColumns(*traffic.reshape(-1, 4).T),
-            HostColumns(*host.reshape(-1, 4).T),
-            DeviceColumns(tuple(cost.device for cost in costs), np.arange(len(costs))),
-        )
-
     def __len__(self) -> int:
         return len(self.works.of)
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from optrace.cost.device import DeviceModel, DeviceTime, device_time
-from optrace.cost.host import HostTime, host_class
+from optrace.cost.host import HostTime, host_class, host_rows
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import created
-from optrace.cost.pricing import Costs, OpCost, PricedGraph, moved
+from optrace.cost.pricing import Costs, DeviceColumns, PricedGraph, moved
 from optrace.cost.profiles import GpuProfile
 from optrace.cost.signatures import signatures
 from optrace.cost.work import Access
@@ -44,21 +44,21 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     traffic, memory = moved(columns, works, gpu, library_workspaces(priced.graph, eager, target))
     model = DeviceModel(gpu, target)
     before = entries(graph, priced.pricing.host)
-    times: dict[tuple[int, Traffic], DeviceTime | None] = {}
-    costs = []
+    host = host_rows(
+        _host_time(step, priced.pricing.host, before.get(number, 0.0)) for number, step in enumerate(steps)
+    )
+    numbers: dict[tuple[int, Traffic], int] = {}
+    times: list[DeviceTime | None] = []
+    of: list[int] = []
     for number, (step, like) in enumerate(zip(steps, works.of.tolist(), strict=True)):
         moves = traffic[number]
-        if (like, moves) not in times:
-            times[like, moves] = _device_time(step, moves, gpu, model)
-        costs.append(
-            OpCost(
-                work=step.work,
-                traffic=moves,
-                host=_host_time(step, priced.pricing.host, before.get(number, 0.0)),
-                device=times[like, moves],
-            )
-        )
-    return PricedGraph(graph, priced.pricing, Costs.one_a_call(graph, costs), memory, tail_us=priced.tail_us)
+        row = numbers.setdefault((like, moves), len(times))
+        if row == len(times):
+            times.append(_device_time(step, moves, gpu, model))
+        of.append(row)
+    device = DeviceColumns(tuple(times), np.array(of, dtype=np.int64))
+    costs = Costs(graph, Works.one_a_call([step.work for step in steps]), traffic, host, device)
+    return PricedGraph(graph, priced.pricing, costs, memory, tail_us=priced.tail_us)
 
 
 def _alike(priced: PricedGraph, steps: Sequence[Step], columns: Columns) -> Works:

@@ -111,11 +111,16 @@ def dependences(graph: OpGraph) -> list[Edge]:
         for tensor, flag in zip(operands, flags, strict=True):
             storage = graph.tensor_storage(tensor)
             made_by = producer.get(tensor)
-            if made_by is None and storage not in rewritten:
-                made_by = creator.get(storage)
+            if storage not in rewritten:
+                if made_by is None:
+                    made_by = creator.get(storage)
+                if made_by is not None:
+                    edges.append(Edge(made_by, call, tensor, "data"))
+                    seen.add(made_by)
+                continue
             before = {made_by} if made_by is not None else set()
             hazards: set[int] = set()
-            if storage in rewritten and storage >= 0:
+            if storage >= 0:
                 past = history(storage)
                 # A view touches what it shows, any other call what it is given. What was written before the
                 # tensor object was made is reached through the call that made it.

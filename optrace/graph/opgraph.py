@@ -391,13 +391,14 @@ class OpGraph:
 
     def is_view(self, number: int) -> bool:
         """The call writes nothing and each of its outputs is made of an input's bytes."""
-        if any(flag & WRITES for flag in self.operand_flags(number)):
+        flags, outputs = self.operand_flags(number), self.outputs(number)
+        if not outputs or WRITES in flags or WRITES | READS in flags:
             return False
-        given = {self._tensor_storage[t] for t in self.operands(number)} - {-1}
-        outputs = self.outputs(number)
-        return bool(outputs) and (
-            self.facts(number).is_view or all(self._tensor_storage[t] in given for t in outputs)
-        )
+        if self.facts(number).is_view:
+            return True
+        storages = self._tensor_storage
+        given = {storages[t] for t in self.operands(number)} - {-1}
+        return all(storages[t] in given for t in outputs)
 
     def phase(self, number: int) -> Phase:
         return PHASES[self._phase[number]]

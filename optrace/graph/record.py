@@ -6,8 +6,9 @@ record again when a file is read, so it is skipped here.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -22,10 +23,8 @@ from optrace.graph.nouns import (
     Source,
     Storage,
     TraceInfo,
-    Value,
 )
-from optrace.graph.nouns import TensorMeta as Meta
-from optrace.graph.opgraph import HOLE, READS, WRITES, Layout, OpGraph
+from optrace.graph.opgraph import HOLE, READS, WRITES, CallTemplate, Layout, OpGraph
 
 FORMAT = "optrace.graph"
 VERSION = 1
@@ -139,30 +138,53 @@ def graph_to_record(graph: OpGraph) -> dict[str, Any]:
     info = graph.info
     frames: dict[Frame, int] = {}
     nodes = []
-    for node in graph:
-        line = node.source.line
-        places = iter(range(len(node.inputs)))
+    # What calls share is made once: a row of a table each.
+    templates: dict[int, dict[str, Any]] = {}
+    sources: dict[int, dict[str, Any]] = {}
+    layouts = [
+        {"shape": layout.shape, "stride": layout.stride, "dtype": layout.dtype, "device": layout.device}
+        for layout in graph.layouts.rows
+    ]
+
+    def tensors(numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": number,
+                **layouts[graph.tensor_layout(number)],
+                "storage": graph.tensor_storage(number),
+                "offset": graph.tensor_offset(number),
+            }
+            for number in numbers
+        ]
+
+    for call in range(len(graph)):
+        module, python_us = graph.module_call(call), graph.python_us(call)
+        flags = graph.operand_flags(call)
+        row = graph.template_of(call)
+        if row not in templates:
+            templates[row] = _arguments(graph.templates[row])
+        arguments = templates[row]
+        row = graph.source_of(call)
+        if row not in sources:
+            sources[row] = _source(graph.sources[row], frames)
         nodes.append(
             {
-                "id": node.id,
-                "op": node.op,
-                "module": node.module.path if node.module else None,
-                "module_class": node.module.cls if node.module else "",
-                "module_call": node.module.call if node.module else 0,
-                "source": str(line) if line else None,
-                "frames": [frames.setdefault(frame, len(frames)) for frame in node.source.frames],
-                "phase": node.phase,
-                "stream": node.stream,
-                "autograd": node.autograd,
-                "python_us": None if node.python_us is None else round(node.python_us, 2),
-                "args": [_plain(item, places) for item in node.args],
-                "kwargs": {name: _plain(item, places) for name, item in node.kwargs.items()},
-                "out": _plain(node.out, iter(range(len(node.outputs)))),
-                "inputs": [_tensor(tensor) for tensor in node.inputs],
-                "outputs": [_tensor(tensor) for tensor in node.outputs],
-                "writes": list(node.writes),
-                "reads": list(node.reads),
-                "freed": list(node.freed),
+                "id": call,
+                "op": graph.facts(call).name,
+                "module": module.path if module else None,
+                "module_class": module.cls if module else "",
+                "module_call": module.call if module else 0,
+                **sources[row],
+                "phase": graph.phase(call),
+                "stream": graph.stream(call),
+                "autograd": graph.autograd(call),
+                "python_us": None if python_us is None else round(python_us, 2),
+                **arguments,
+                "inputs": tensors(graph.operands(call)),
+                "outputs": tensors(graph.outputs(call)),
+                "writes": [bool(flag & WRITES) for flag in flags],
+                "reads": [bool(flag & READS) for flag in flags],
+                "freed": list(graph.freed_after(call)),
             }
         )
     marks = [
@@ -344,9 +366,26 @@ def _hole_numbers(item: Any, depth: int = 0) -> Iterator[int]:
         yield item["tensor"]
 
 
-def _plain(value: Value, places: Iterator[int]) -> Any:
+def _source(source: Source, frames: dict[Frame, int]) -> dict[str, Any]:
+    line = source.line
+    return {
+        "source": str(line) if line else None,
+        "frames": [frames.setdefault(frame, len(frames)) for frame in source.frames],
+    }
+
+
+def _arguments(template: CallTemplate) -> dict[str, Any]:
+    places = itertools.count()
+    return {
+        "args": [_plain(item, places) for item in template.args],
+        "kwargs": {name: _plain(item, places) for name, item in template.kwargs},
+        "out": _plain(template.out, itertools.count()),
+    }
+
+
+def _plain(value: object, places: Iterator[int]) -> Any:
     """JSON has no tensor, no infinity and no complex number: each is an object with one telling key."""
-    if isinstance(value, Meta):
+    if value is HOLE:
         return {"tensor": next(places)}
     if isinstance(value, tuple):
         return [_plain(item, places) for item in value]
@@ -368,15 +407,3 @@ def _template(item: Any) -> object:
         real, imag = item["complex"]
         return complex(float(real), float(imag))
     return item
-
-
-def _tensor(tensor: Meta) -> dict[str, Any]:
-    return {
-        "id": tensor.id,
-        "shape": tensor.shape,
-        "stride": tensor.stride,
-        "dtype": tensor.dtype,
-        "device": tensor.device,
-        "storage": tensor.storage,
-        "offset": tensor.offset,
-    }

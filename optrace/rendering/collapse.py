@@ -43,7 +43,7 @@ class Folder:
     def __init__(self, report: Report, options: DrawOptions) -> None:
         self.report = report
         self._options = options
-        self._walls = [span.wall_us for span in report.timeline.spans]
+        self._walls: list[float] = report.timeline.spans.wall_us.tolist()
 
     def pictures(self) -> Iterator[Picture]:
         """The finest picture that the options allow, then coarser ones, each with at most half as many nodes.
@@ -62,15 +62,24 @@ class Folder:
 
     def _finest(self, limit: int) -> Picture:
         """At most ``limit`` nodes, where that can be."""
-        cut, whole = self._cut(self._every_call, limit)
-        if whole:
-            return self._picture(cut, "call")
-        cut, whole = self._cut(self._every_launch, limit)
-        if whole:
-            return self._picture(cut, "launch")
-        if self._options.unfold:
-            return self._picture(cut, "part")
+        if self._may_be_whole(range(len(self.report.graph)), limit):
+            cut, whole = self._cut(self._every_call, limit)
+            if whole:
+                return self._picture(cut, "call")
+        if self._options.unfold or self._may_be_whole(self._companions, limit):
+            cut, whole = self._cut(self._every_launch, limit)
+            if whole:
+                return self._picture(cut, "launch")
+            if self._options.unfold:
+                return self._picture(cut, "part")
         return self._picture(self._cut(self._folded, min(limit, self._options.folded_limit))[0], "repeat")
+
+    def _may_be_whole(self, joins: Sequence[int], limit: int) -> bool:
+        """Whether a node a call that is drawn may be within the limit, before a tree of them is made."""
+        options = self._options
+        if options.depth is not None or options.expand:
+            return True
+        return sum(call == root for call, root in enumerate(joins)) <= limit
 
     @cached_property
     def _every_call(self) -> Item:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from optrace.cost.profiles import Pricing, pricing
+from optrace.cost.work import Work
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
 from optrace.graph.folding import folding_record
 from optrace.rendering import findings
@@ -49,7 +50,7 @@ def _document(report: Report) -> dict[str, Any]:
         "pricing": _pricing_record(report.pricing),
         "totals": _totals(report),
         "findings": [findings.record(finding) for finding in report.findings],
-        "nodes": [{**node, **costs_record(report, call)} for call, node in enumerate(nodes)],
+        "nodes": [node | costs for node, costs in zip(nodes, _cost_records(report), strict=True)],
         "edges": edges,
         "folding": folding_record(report.graph),
         "cures": cures_record(report),
@@ -69,38 +70,87 @@ def _document(report: Report) -> dict[str, Any]:
 
 def costs_record(report: Report, call: int) -> dict[str, Any]:
     """A call's figures as ``graph.json`` has them."""
-    cost, span = report.costs[call], report.timeline.spans[call]
-    work, host = cost.work, cost.host
-    return {
-        "launches": cost.launches,
-        "kernels": work.kernels,
-        "memcpys": work.memcpys,
-        "memsets": work.memsets,
-        "tensor_bytes": work.tensor_bytes,
-        "hbm_read": cost.hbm_read,
-        "hbm_written": cost.hbm_written,
-        "flops": work.flops,
-        "matmul_flops": work.matmul_flops,
-        "intensity": cost.intensity,
-        "kind": work.kind,
-        "math_dtype": work.math_dtype,
-        "host_us": host.total_us,
-        "host_layers_us": {
-            "python": host.python_us,
-            "autograd": host.autograd_us,
-            "dispatch": host.dispatch_us,
-            "launch": host.launch_us,
-        },
-        "host_wait": work.host_wait,
-        "device_us": cost.device_us,
-        "roofline_us": None if cost.device is None else cost.device.roofline_us,
-        "start_us": span.start_us,
-        "gap_us": span.gap_us,
-        "exposed_us": span.exposed_us,
-        "wait_us": span.wait_us,
-        "bound": report.bounds[call],
-        "cost_source": cost.source,
-    }
+    return next(_cost_records(report, call, call + 1))
+
+
+def _cost_records(report: Report, first: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
+    """The figures of calls from ``first`` to before ``end``; what a call shares with others that are alike, once."""
+    part = slice(first, end)
+    costs, spans = report.costs, report.timeline.spans
+    counts = [_counts_record(work) for work in costs.works.distinct]
+    roofs = [None if time is None else time.roofline_us for time in costs.device.distinct]
+    host = costs.host
+    columns = (
+        costs.works.of,
+        costs.traffic.read,
+        costs.traffic.written,
+        host.total_us,
+        host.python_us,
+        host.autograd_us,
+        host.dispatch_us,
+        host.launch_us,
+        costs.device_us,
+        costs.device.of,
+        spans.start_us,
+        spans.gap_us,
+        spans.exposed_us,
+        spans.wait_us,
+    )
+    rows = zip(*(column[part].tolist() for column in columns), report.bounds[part], strict=True)
+    for (
+        number,
+        read,
+        written,
+        total_us,
+        python_us,
+        autograd_us,
+        dispatch_us,
+        launch_us,
+        device_us,
+        timed,
+        start_us,
+        gap_us,
+        exposed_us,
+        wait_us,
+        bound,
+    ) in rows:
+        before, after = counts[number]
+        crosses = before["launches"] is not None
+        flops = after["flops"]
+        moved = read + written
+        yield {
+            **before,
+            "hbm_read": read if crosses else None,
+            "hbm_written": written if crosses else None,
+            "flops": flops,
+            "matmul_flops": after["matmul_flops"],
+            "intensity": flops / moved if crosses and moved and flops is not None else None,
+            "kind": after["kind"],
+            "math_dtype": after["math_dtype"],
+            "host_us": total_us,
+            "host_layers_us": {
+                "python": python_us,
+                "autograd": autograd_us,
+                "dispatch": dispatch_us,
+                "launch": launch_us,
+            },
+            "host_wait": after["host_wait"],
+            "device_us": None if roofs[timed] is None else device_us,
+            "roofline_us": roofs[timed],
+            "start_us": start_us,
+            "gap_us": gap_us,
+            "exposed_us": exposed_us,
+            "wait_us": wait_us,
+            "bound": bound,
+            "cost_source": after["source"],
+        }
+
+
+def _counts_record(work: Work) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a call's work says of it, before and after its traffic."""
+    before = ("launches", "kernels", "memcpys", "memsets", "tensor_bytes")
+    after = ("flops", "matmul_flops", "kind", "math_dtype", "host_wait", "source")
+    return {name: getattr(work, name) for name in before}, {name: getattr(work, name) for name in after}
 
 
 _COUNTS = frozenset(

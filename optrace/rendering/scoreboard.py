@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+import numpy as np
 
 from optrace import units
 from optrace.cost.host import HostTime
@@ -68,6 +70,8 @@ class PeakStorage:
         return f"from %{born}" if freed is None else f"%{born} to %{freed}"
 
 
+_HOST_LAYERS = tuple(item.name for item in fields(HostTime))
+
 _TAX_LAYERS: tuple[tuple[str, Callable[[HostTime], float], str], ...] = (
     ("Python", lambda host: host.python_us, "interpreter and module calls between two ops"),
     ("autograd", lambda host: host.autograd_us, "recording the graph, walking it backward"),
@@ -90,7 +94,7 @@ def verdict_line(report: Report) -> str:
 
 def tax_layers(report: Report) -> tuple[TaxLayer, ...]:
     """The host's time in its four layers."""
-    total = sum((cost.host for cost in report.costs), HostTime())
+    total = HostTime(*(sum(getattr(report.costs.host, name).tolist()) for name in _HOST_LAYERS))
     return tuple(
         TaxLayer(name, layer(total), layer(total) / total.total_us if total.total_us else 0.0, meaning)
         for name, layer, meaning in _TAX_LAYERS
@@ -345,7 +349,8 @@ _IDLE_ROWS = (_launches, _flops)
 def main_math_dtype(report: Report) -> str:
     """The dtype that most matmul arithmetic is done in: the one whose ridge point matters."""
     flops: dict[str, int] = defaultdict(int)
-    for cost in report.costs:
-        flops[cost.work.math_dtype] += cost.work.matmul_flops or 0
+    works = report.costs.works
+    for work, calls in zip(works.distinct, np.bincount(works.of).tolist(), strict=True):
+        flops[work.math_dtype] += calls * (work.matmul_flops or 0)
     known = [dtype for dtype in flops if flops[dtype] and report.pricing.gpu.peak_flops(dtype, matmul=True)]
     return max(known, key=lambda dtype: flops[dtype], default="bfloat16")

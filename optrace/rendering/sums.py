@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
+import numpy as np
+
 from optrace.cost.host import HostTime
+from optrace.cost.work import Work
 from optrace.diagnosis import Bound
+from optrace.graph.columns import Floats
 from optrace.report import Report
 
 
@@ -64,46 +68,44 @@ _FIELDS = tuple(item.name for item in fields(CostSum))
 
 def costs_of(report: Report, calls: Iterable[int]) -> CostSum:
     """The costs of several calls together."""
-    rows = [_figures(report, call) for call in calls]
-    if not rows:
+    at = np.fromiter(calls, np.int64)
+    if not len(at):
         return CostSum()
-    *figures, python_us, autograd_us, dispatch_us, launch_us = map(sum, zip(*rows, strict=True))
-    named = dict(zip(_SUMMED, figures, strict=True))
-    return CostSum(host=HostTime(python_us, autograd_us, dispatch_us, launch_us), **named)
+    costs, spans = report.costs, report.timeline.spans
+    numbers, times = np.unique(costs.works.of[at], return_counts=True)
+    works = [
+        (costs.works.distinct[number], count) for number, count in zip(numbers, times.tolist(), strict=True)
+    ]
 
+    def counted(figure: Callable[[Work], int | None]) -> int:
+        return sum(count * (figure(work) or 0) for work, count in works)
 
-#: What ``_figures`` gives, before the four layers of host time.
-_SUMMED = tuple(name for name in _FIELDS if name != "host")
+    def summed(column: Floats) -> float:
+        figures: list[float] = np.nan_to_num(column[at]).tolist()
+        return sum(figures)
 
-
-def _figures(report: Report, call: int) -> tuple[float, ...]:
-    """One call's figures as plain numbers, which a hundred thousand calls are summed from."""
-    cost, span = report.costs[call], report.timeline.spans[call]
-    work, host = cost.work, cost.host
-    on_math = cost.device is not None and cost.device.roof == "compute"
-    return (
-        1,
-        work.launches or 0,
-        work.kernels or 0,
-        work.memcpys,
-        work.memsets,
-        cost.device is None,
-        work.tensor_bytes,
-        cost.hbm_read or 0,
-        cost.hbm_written or 0,
-        work.flops or 0,
-        work.matmul_flops or 0,
-        work.flops is None,
-        work.source == "unknown",
-        cost.device_us or 0.0,
-        span.gap_us,
-        0.0 if on_math else span.exposed_us,
-        span.exposed_us if on_math else 0.0,
-        span.wait_us,
-        host.python_us,
-        host.autograd_us,
-        host.dispatch_us,
-        host.launch_us,
+    crossing = ~np.isnan(costs.launches[at])
+    on_math, host = costs.bound_by_compute[at], costs.host
+    return CostSum(
+        calls=len(at),
+        launches=counted(lambda work: work.launches),
+        kernels=counted(lambda work: work.kernels),
+        memcpys=counted(lambda work: work.memcpys),
+        memsets=counted(lambda work: work.memsets),
+        unpriced=int(np.isnan(costs.device_us[at]).sum()),
+        tensor_bytes=counted(lambda work: work.tensor_bytes),
+        hbm_read=int(costs.traffic.read[at][crossing].sum()),
+        hbm_written=int(costs.traffic.written[at][crossing].sum()),
+        flops=counted(lambda work: work.flops),
+        matmul_flops=counted(lambda work: work.matmul_flops),
+        uncounted_flops=counted(lambda work: work.flops is None),
+        guesses=counted(lambda work: work.source == "unknown"),
+        host=HostTime(*map(summed, (host.python_us, host.autograd_us, host.dispatch_us, host.launch_us))),
+        device_us=summed(costs.device_us),
+        launch_us=summed(spans.gap_us),
+        memory_us=sum(spans.exposed_us[at][~on_math].tolist(), 0.0),
+        compute_us=sum(spans.exposed_us[at][on_math].tolist(), 0.0),
+        sync_us=summed(spans.wait_us),
     )
 
 

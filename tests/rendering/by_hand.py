@@ -6,14 +6,17 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from optrace.cost.device import DeviceTime, Roof
-from optrace.cost.host import HostTime
+from optrace.cost.host import HostTime, host_rows
 from optrace.cost.l2 import Traffic
 from optrace.cost.memory import memory_use
-from optrace.cost.pricing import Costs, OpCost, PricedGraph
+from optrace.cost.pricing import Costs, DeviceColumns, OpCost, PricedGraph
 from optrace.cost.profiles import Pricing, find_gpu, host_profiles
+from optrace.cost.traffic import TrafficColumns
 from optrace.cost.work import Access, CostSource, Work
+from optrace.cost.works import Works
 from optrace.diagnosis import bounds_of, lesson, verdict
 from optrace.diagnosis.cuda_graph import blockers
 from optrace.diagnosis.cures import Cures, Region, Row
@@ -142,7 +145,7 @@ class HandGraph:
 
     def report(self) -> Report:
         memory = memory_use(self.graph.columns(), [()] * len(self.graph))
-        costs = Costs.one_a_call(self.graph, self.costs)
+        costs = _columns(self.graph, self.costs)
         priced = PricedGraph(self.graph, Pricing(GPU, HOST), costs, memory)
         tasks = [
             Task(cost.host, cost.launches or 0, cost.device_us or 0.0, host_wait=cost.work.host_wait)
@@ -154,6 +157,17 @@ class HandGraph:
         # Where a report keeps its cures once they were asked for: by hand too, whatever the device model says.
         vars(made)["cures"] = _cures(priced, timeline.wall_us)
         return made
+
+
+def _columns(graph: OpGraph, costs: Sequence[OpCost]) -> Costs:
+    traffic = [(t.read, t.written, t.copy_read, t.copy_written) for t in (cost.traffic for cost in costs)]
+    return Costs(
+        graph,
+        Works.one_a_call([cost.work for cost in costs]),
+        TrafficColumns(*np.array(traffic, dtype=np.int64).reshape(-1, 4).T),
+        host_rows(cost.host for cost in costs),
+        DeviceColumns(tuple(cost.device for cost in costs), np.arange(len(costs))),
+    )
 
 
 def _cures(priced: PricedGraph, wall_us: float) -> Cures:

@@ -104,14 +104,22 @@ class _Places:
         self._phase: Phase | None = None
         self._nodes: dict[tuple[str, int], Node] = {}
         self._last_own: dict[str, int] = {}
+        self._latest: tuple[Phase, int, Node] | None = None
 
     def add(self, call: int, module: int) -> None:
         phase = self._graph.phase(call)
         if phase != self._phase:
             self._phase = phase
             self._nodes.clear()
-        top = self.phases.setdefault(phase, Node("phase", phase))
-        parent = self._module_node(top, module) if module >= 0 else top
+        latest = self._latest
+        if latest is not None and latest[0] == phase and latest[1] == module:
+            parent = latest[2]
+        else:
+            top = self.phases.get(phase)
+            if top is None:
+                top = self.phases[phase] = Node("phase", phase)
+            parent = self._module_node(top, module) if module >= 0 else top
+            self._latest = phase, module, parent
         parent.add(Node("call", self._graph.facts(call).label, call=call))
 
     def _module_node(self, top: Node, module: int) -> Node:

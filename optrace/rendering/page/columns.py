@@ -40,7 +40,13 @@ class Packer:
 
     def add(self, kind: ColumnType, numbers: Iterable[float]) -> Column:
         """The place of a column. Raises ``OverflowError`` for a number that its type cannot hold."""
-        data = np.asarray(list(numbers), dtype=_NUMPY[kind]).tobytes()
+        if isinstance(numbers, np.ndarray):
+            column = numbers.astype(_NUMPY[kind])
+            if column.dtype.kind != "f" and (column != numbers).any():
+                raise OverflowError(f"a number does not fit {kind}")
+            data = column.tobytes()
+        else:
+            data = np.asarray(list(numbers), dtype=_NUMPY[kind]).tobytes()
         place = self._places.get((kind, data))
         if place is None:
             place = (kind, self._size, len(data) // np.dtype(_NUMPY[kind]).itemsize)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from optrace.cost.work import MATRIX_KINDS
 from optrace.diagnosis import BOUNDS
 from optrace.diagnosis.findings import Finding
@@ -139,10 +141,10 @@ _REGIONS = 200
 def _block(report: Report) -> Mapping[str, Any] | None:
     """One product and a chain of elementwise ops over tensors of one size, if that is all the program launches:
     then the page can vary the size and the length of the chain, as the plain sum does on paper."""
-    launching = [call for call, cost in enumerate(report.costs) if cost.launches]
+    launching = np.flatnonzero(report.costs.launches > 0).tolist()
     if len(launching) < 2:
         return None
-    kinds = [report.costs[call].work.kind for call in launching]
+    kinds = [report.costs.work(call).kind for call in launching]
     sizes = {
         report.graph.tensor(report.graph.outputs(call)[0]).numel
         for call in launching

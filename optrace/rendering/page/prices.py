@@ -7,20 +7,22 @@ compiled program, where there is one, is told the same way, a step of it as a ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 
 from optrace.cost.device import peak_flops
 from optrace.cost.host import dispatched_us, host_class
 from optrace.cost.host_profile import HostProfile
-from optrace.cost.pricing import OpCost, PricedGraph
+from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
 from optrace.diagnosis.compiled import entries
 from optrace.diagnosis.lesson import plain_counts
-from optrace.rendering.page.columns import ColumnType, Packer
+from optrace.graph.columns import Floats, Ints
+from optrace.rendering.page.columns import Column, ColumnType, Packer
 from optrace.rendering.page.terms import DeviceTerms, Knot, TermsModel
 from optrace.rendering.scoreboard import main_math_dtype
 from optrace.report import Report
@@ -34,22 +36,30 @@ UNPRICED, HOST_WAIT, UNKNOWN_FLOPS = 1, 2, 4
 
 def device_terms(report: Report) -> list[DeviceTerms]:
     """The device time of each call, taken apart."""
-    model = _model(report.priced)
-    return [
-        model.of_call(node, cost.work, cost.traffic)
-        for node, cost in zip(report.graph, report.costs, strict=True)
-    ]
+    model, graph, costs = _model(report.priced), report.graph, report.costs
+    return _by_device_time(
+        costs, lambda call: model.of_call(graph[call], costs[call].work, costs[call].traffic)
+    )
 
 
 def fused_terms(report: Report, cures: Cures) -> list[DeviceTerms]:
     """The device time of each step of the compiled program, taken apart."""
-    model = _model(report.priced)
-    return [
-        model.of_region(cost.work, cost.traffic.read + cost.traffic.written)
-        if step.node is None
-        else model.of_call(step.node, cost.work, cost.traffic)
-        for step, cost in zip(cures.fusion.steps, cures.fused.costs, strict=True)
-    ]
+    model, costs = _model(report.priced), cures.fused.costs
+
+    def terms(number: int) -> DeviceTerms:
+        step, cost = cures.fusion.steps[number], costs[number]
+        if step.node is None:
+            return model.of_region(cost.work, cost.traffic.read + cost.traffic.written)
+        return model.of_call(step.node, cost.work, cost.traffic)
+
+    return _by_device_time(costs, terms)
+
+
+def _by_device_time(costs: Costs, terms: Callable[[int], DeviceTerms]) -> list[DeviceTerms]:
+    """``terms`` of each call, asked for once of those whose device time is one."""
+    _, first, of = np.unique(costs.device.of, return_index=True, return_inverse=True)
+    found = [terms(call) for call in first.tolist()]
+    return [found[row] for row in of.tolist()]
 
 
 def _model(priced: PricedGraph) -> TermsModel:
@@ -98,27 +108,24 @@ def _peaks(report: Report) -> list[dict[str, Any]]:
     """The roofs that the program's arithmetic runs under: FLOP/s by dtype and unit, lowest first."""
     gpu = report.pricing.gpu
     found: dict[str, float] = {}
-    for cost in report.costs:
-        if cost.work.flops:
-            peak = peak_flops(cost.work, gpu)
+    for work in report.costs.works.distinct:
+        if work.flops:
+            peak = peak_flops(work, gpu)
             if peak:
-                unit = "matrix" if cost.work.kind in MATRIX_KINDS else "vector"
-                name = (
-                    "float64"
-                    if "64" in cost.work.math_dtype and "float" in cost.work.math_dtype
-                    else "float32"
-                )
-                dtype = name if unit == "vector" else _TF32.get(cost.work.math_dtype, cost.work.math_dtype)
+                unit = "matrix" if work.kind in MATRIX_KINDS else "vector"
+                name = "float64" if "64" in work.math_dtype and "float" in work.math_dtype else "float32"
+                dtype = name if unit == "vector" else _TF32.get(work.math_dtype, work.math_dtype)
                 found.setdefault(f"{dtype} {unit}", peak)
     return [{"name": name, "flopS": peak} for name, peak in sorted(found.items(), key=lambda item: item[1])]
 
 
 def _columns(report: Report, pack: Packer) -> dict[str, Any]:
-    plain = [plain_counts(cost.work) for cost in report.costs]
+    costs = report.costs
+    plain = [plain_counts(work) for work in costs.works.distinct]
     return {
-        **_costs(report.costs, device_terms(report), *_host_parts(report), pack),
-        "plainKernels": pack.add("Uint8", (kernels for kernels, _ in plain)),
-        "plainBytes": pack.add("Float64", (nbytes for _, nbytes in plain)),
+        **_costs(costs, device_terms(report), *_host_parts(report), pack),
+        "plainKernels": pack.add("Uint8", costs.of_work(kernels for kernels, _ in plain)),
+        "plainBytes": pack.add("Float64", costs.of_work(nbytes for _, nbytes in plain)),
     }
 
 
@@ -142,7 +149,7 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
     return {
         "peakBytes": priced.memory.peak,
         "entryUs": sum(entries(priced.graph, report.pricing.host).values()),
-        "stream": pack.add("Uint16", (priced.graph.stream(number) for number in range(len(steps)))),
+        "stream": pack.add("Uint16", priced.graph.streams()),
         "memberEnd": pack.add("Uint32", ends),
         "member": pack.add("Uint32", members),
         "columns": _costs(priced.costs, fused_terms(report, cures), held, dispatches, pack),
@@ -150,31 +157,34 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
 
 
 def _costs(
-    costs: Sequence[OpCost],
+    costs: Costs,
     terms: Sequence[DeviceTerms],
-    held: Sequence[float],
-    dispatches: Sequence[float],
+    held: Iterable[float],
+    dispatches: Iterable[float],
     pack: Packer,
 ) -> dict[str, Any]:
-    def column(kind: ColumnType, figure: Callable[[OpCost], float | None]) -> Any:
-        return pack.add(kind, (figure(cost) or 0 for cost in costs))
+    def known(kind: ColumnType, column: Floats) -> Column:
+        return pack.add(kind, np.nan_to_num(column))
+
+    def by_work(kind: ColumnType, figure: Callable[[Work], float | None]) -> Column:
+        return known(kind, costs.of_work(map(figure, costs.works.distinct)))
 
     return {
-        "launches": column("Uint32", lambda cost: cost.launches),
-        "flags": pack.add("Uint8", (_flags(cost) for cost in costs)),
-        "kind": pack.add("Uint8", (KINDS.index(cost.work.kind) for cost in costs)),
-        "source": pack.add("Uint8", (SOURCES.index(cost.source) for cost in costs)),
-        "tensorBytes": column("Float64", lambda cost: cost.work.tensor_bytes),
-        "hbmRead": column("Float64", lambda cost: cost.hbm_read),
-        "hbmWritten": column("Float64", lambda cost: cost.hbm_written),
-        "flops": column("Float64", lambda cost: cost.work.flops),
+        "launches": known("Uint32", costs.launches),
+        "flags": pack.add("Uint8", _flags(costs)),
+        "kind": by_work("Uint8", lambda work: KINDS.index(work.kind)),
+        "source": by_work("Uint8", lambda work: SOURCES.index(work.source)),
+        "tensorBytes": by_work("Float64", lambda work: work.tensor_bytes),
+        "hbmRead": known("Float64", costs.hbm_read),
+        "hbmWritten": known("Float64", costs.hbm_written),
+        "flops": by_work("Float64", lambda work: work.flops),
         **_device(terms, pack),
-        "pythonUs": column("Float64", lambda cost: cost.host.python_us),
-        "autogradUs": column("Float64", lambda cost: cost.host.autograd_us),
-        "dispatchUs": column("Float64", lambda cost: cost.host.dispatch_us),
+        "pythonUs": pack.add("Float64", costs.host.python_us),
+        "autogradUs": pack.add("Float64", costs.host.autograd_us),
+        "dispatchUs": pack.add("Float64", costs.host.dispatch_us),
         "heldDispatchUs": pack.add("Float64", held),
         "dispatches": pack.add("Float64", dispatches),
-        "scratch": column("Float64", lambda cost: sum(cost.work.allocated)),
+        "scratch": by_work("Float64", lambda work: sum(work.allocated)),
     }
 
 
@@ -209,25 +219,26 @@ def _device(terms: Sequence[DeviceTerms], pack: Packer) -> dict[str, Any]:
     }
 
 
-def _flags(cost: OpCost) -> int:
-    return (
-        UNPRICED * (cost.device is None)
-        + HOST_WAIT * cost.work.host_wait
-        + UNKNOWN_FLOPS * (cost.work.flops is None)
+def _flags(costs: Costs) -> Ints:
+    uncounted = costs.of_work(work.flops is None for work in costs.works.distinct) > 0
+    flags: Ints = (
+        UNPRICED * np.isnan(costs.device_us) + HOST_WAIT * costs.host_wait + UNKNOWN_FLOPS * uncounted
     )
+    return flags
 
 
-def _host_parts(report: Report) -> tuple[list[float], list[float]]:
+def _host_parts(report: Report) -> tuple[Floats, Floats]:
     """The dispatch layer of each call at a dispatch time of zero, and how many dispatch times it takes besides: one
     time for all classes of calls, as where ``pricing`` is given one."""
     none, one = _at_dispatch(report, 0.0), _at_dispatch(report, 1.0)
+    works = report.costs.works
     held, dispatches = [], []
-    for call, cost in enumerate(report.costs):
+    for call, work in zip(works.first.tolist(), works.distinct, strict=True):
         packet, operands = report.graph.facts(call).packet, len(report.graph.operands(call))
-        without, _ = dispatched_us(packet, operands, cost.work, none)
+        without, _ = dispatched_us(packet, operands, work, none)
         held.append(without)
-        dispatches.append(dispatched_us(packet, operands, cost.work, one)[0] - without)
-    return held, dispatches
+        dispatches.append(dispatched_us(packet, operands, work, one)[0] - without)
+    return report.costs.of_work(held), report.costs.of_work(dispatches)
 
 
 def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]:

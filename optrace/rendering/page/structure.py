@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from optrace import units
 from optrace.cost.peak import USES, uses_of
@@ -71,53 +74,67 @@ def _calls(graph: OpGraph, pack: Packer, lines: _Lines) -> dict[str, Any]:
         module_rows.append(modules[call.path])
     line_rows = [lines.add(source.line) for source in graph.sources.rows]
     inputs, outputs, arguments = Texts(), Texts(), Texts()
-    texts = [_call_texts(graph, call) for call in range(len(graph))]
-    calls = range(len(graph))
+    shown = _Shown(graph)
+    columns, calls = graph.columns(), range(len(graph))
     return {
         "modules": [{"path": path, "cls": cls} for path, cls in zip(modules, classes, strict=True)],
-        "op": pack.add("Uint32", (number_of[graph.facts(call).name] for call in calls)),
-        "phase": pack.add("Uint8", (PHASES.index(graph.phase(call)) for call in calls)),
-        "stream": pack.add("Uint16", (graph.stream(call) for call in calls)),
-        "module": pack.add(
-            "Int32", (module_rows[row] if (row := graph.module_of(call)) >= 0 else -1 for call in calls)
-        ),
+        "op": pack.add("Uint32", (number_of[graph.ops[row].name] for row in columns.op.tolist())),
+        "phase": pack.add("Uint8", columns.phase),
+        "stream": pack.add("Uint16", columns.stream),
+        "module": pack.add("Int32", np.array([*module_rows, -1])[columns.module]),
         "line": pack.add("Int32", (line_rows[graph.source_of(call)] for call in calls)),
-        "input": pack.add("Uint32", (inputs.add(text[0]) for text in texts)),
-        "output": pack.add("Uint32", (outputs.add(text[1]) for text in texts)),
-        "argument": pack.add("Uint32", (arguments.add(text[2]) for text in texts)),
+        "input": pack.add("Uint32", (inputs.add(shown.tensors(graph.operands(call))) for call in calls)),
+        "output": pack.add("Uint32", (outputs.add(shown.tensors(graph.outputs(call))) for call in calls)),
+        "argument": pack.add("Uint32", (arguments.add(shown.arguments(call)) for call in calls)),
         "inputs": inputs.rows,
         "outputs": outputs.rows,
         "arguments": arguments.rows,
     }
 
 
-def _call_texts(graph: OpGraph, call: int) -> tuple[str, str, str]:
-    """Shapes that go in, shapes that come out, plain arguments."""
-    return (
-        _tensors_text(graph, list(graph.operands(call))),
-        _tensors_text(graph, list(graph.outputs(call))),
-        next(plain_arguments(graph[call]), "").removeprefix("with "),
-    )
+class _Shown:
+    """A call's tensors and plain arguments as text, made once for each layout and each list of arguments."""
 
+    def __init__(self, graph: OpGraph) -> None:
+        self._graph = graph
+        self._layouts: dict[int, str] = {}
+        self._arguments: dict[tuple[int, int], str] = {}
 
-def _tensors_text(graph: OpGraph, tensors: list[int]) -> str:
-    shown = [units.tensor(graph.tensor(tensor)) for tensor in tensors[:_TENSORS]]
-    if len(tensors) > _TENSORS:
-        shown.append(f"{len(tensors) - _TENSORS:,} more")
-    return ", ".join(shown)
+    def tensors(self, tensors: Sequence[int]) -> str:
+        """Shapes that go in or come out."""
+        shown = [self._tensor(tensor) for tensor in tensors[:_TENSORS]]
+        if len(tensors) > _TENSORS:
+            shown.append(f"{len(tensors) - _TENSORS:,} more")
+        return ", ".join(shown)
+
+    def _tensor(self, tensor: int) -> str:
+        layout = self._graph.tensor_layout(tensor)
+        text = self._layouts.get(layout)
+        if text is None:
+            text = self._layouts[layout] = units.tensor(self._graph.tensor(tensor))
+        return text
+
+    def arguments(self, call: int) -> str:
+        key = self._graph.op_of(call), self._graph.template_of(call)
+        text = self._arguments.get(key)
+        if text is None:
+            text = next(plain_arguments(self._graph[call]), "").removeprefix("with ")
+            self._arguments[key] = text
+        return text
 
 
 def _edges(graph: OpGraph, pack: Packer) -> dict[str, Any]:
     edges = graph.edges
     sizes: dict[int, int] = {}
     for edge in edges:
-        if edge.tensor not in sizes:
-            sizes[edge.tensor] = graph.tensor(edge.tensor).nbytes
+        layout = graph.tensor_layout(edge.tensor)
+        if layout not in sizes:
+            sizes[layout] = graph.tensor(edge.tensor).nbytes
     return {
         "src": pack.add("Uint32", (edge.src for edge in edges)),
         "dst": pack.add("Uint32", (edge.dst for edge in edges)),
         "kind": pack.add("Uint8", (_EDGE_KINDS.index(edge.kind) for edge in edges)),
-        "bytes": pack.add("Float64", (sizes[edge.tensor] for edge in edges)),
+        "bytes": pack.add("Float64", (sizes[graph.tensor_layout(edge.tensor)] for edge in edges)),
     }
 
 
@@ -126,7 +143,8 @@ def _storages(report: Report, pack: Packer) -> dict[str, Any]:
     it outlived (``calls``: it is there at the end), what it is for."""
     graph, memory = report.graph, report.priced.memory
     calls = len(graph)
-    freed = {storage: call for call in range(-1, calls) for storage in graph.freed_after(call)}
+    columns = graph.columns()
+    freed = dict(zip(columns.freed_storage.tolist(), columns.freed_after.tolist(), strict=True))
     rows = memory.placed.tolist()
     uses = uses_of(graph, rows, memory.born)
     names = {row: graph.storages[storage].name for row, storage in enumerate(rows)}
