@@ -72,7 +72,8 @@ def footprints(columns: Columns, works: Works, l2_bytes: int) -> Footprints:
         made = columns.tensor_storage[outputs].tolist()
         here = columns.tensor_storage[operands].tolist() + made
         found = touches_of(work, lambda storage: sizes[storage] if storage >= 0 else 0, l2_bytes)
-        place = tuple(here.index(block) if block in here else None for block in found.blocks)
+        first = {storage: place for place, storage in reversed(list(enumerate(here)))}
+        place = tuple(map(first.get, found.blocks))
         sizes_made = tuple(sizes[storage] if storage >= 0 else -1 for storage in made)
         kind = (found.passes, found.again, place, len(operands), sizes_made, work.temporaries, work.allocated)
         touches.append(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,28 +43,31 @@ class Works:
             return work
         theirs = [graph.tensor(t) for t in (*graph.operands(first), *graph.outputs(first))]
         own = [graph.tensor(t) for t in (*graph.operands(call), *graph.outputs(call))]
-        return on(
-            work,
-            {a.storage: b.storage for a, b in zip(theirs, own, strict=True)},
-            {a.id: b.id for a, b in zip(theirs, own, strict=True)},
-        )
+        pairs = {a.id: (a, b) for a, b in zip(theirs, own, strict=True)}
+        storages = {a.storage: b.storage for a, b in zip(theirs, own, strict=True)}
+
+        def tensor(meta: TensorMeta) -> TensorMeta:
+            pair = pairs.get(meta.id)
+            if pair is not None and pair[0] == meta:
+                return pair[1]
+            number = meta.id if pair is None else pair[1].id
+            return replace(meta, storage=storages.get(meta.storage, meta.storage), id=number)
+
+        return on(work, tensor)
 
 
-def on(work: Work, storages: Mapping[int, int], ids: Mapping[int, int]) -> Work:
-    """The work on other tensors, by the numbers of their storages and their own."""
+def on(work: Work, tensor: Callable[[TensorMeta], TensorMeta]) -> Work:
+    """The work with each of its tensors put in another's place."""
     known: dict[int, Access] = {}
-
-    def tensor(meta: TensorMeta) -> TensorMeta:
-        return replace(meta, storage=storages.get(meta.storage, meta.storage), id=ids.get(meta.id, meta.id))
 
     def access(one: Access) -> Access:
         moved = known.get(id(one))
         if moved is None:
-            moved = known[id(one)] = replace(one, tensor=tensor(one.tensor))
+            moved = known[id(one)] = Access(tensor(one.tensor), one.nbytes, one.scattered)
         return moved
 
     def operands(some: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(one if isinstance(one, int) else access(one) for one in some)
+        return tuple([one if isinstance(one, int) else access(one) for one in some])
 
     def passed(one: Pass) -> Pass:
         return replace(one, reads=operands(one.reads), writes=operands(one.writes))

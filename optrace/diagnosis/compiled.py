@@ -196,15 +196,14 @@ def _in_place(steps: Sequence[Step], ours: set[int]) -> list[Step]:
             first.setdefault(access.tensor.storage, number)
     stands_for: dict[int, int] = {}
 
+    def tensor(meta: TensorMeta) -> TensorMeta:
+        storage = stands_for.get(meta.storage)
+        return meta if storage is None else replace(meta, storage=storage)
+
     def moved(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
         if not any(access.tensor.storage in stands_for for access in accesses):
             return accesses
-        return tuple(
-            replace(access, tensor=replace(access.tensor, storage=stands_for[access.tensor.storage]))
-            if access.tensor.storage in stands_for
-            else access
-            for access in accesses
-        )
+        return tuple([replace(access, tensor=tensor(access.tensor)) for access in accesses])
 
     found = []
     for number, step in enumerate(steps):
@@ -224,6 +223,6 @@ def _in_place(steps: Sequence[Step], ours: set[int]) -> list[Step]:
                     stands_for[storage] = stands_for.get(old, old)
         writes = moved(step.writes)
         if reads is not step.reads or writes is not step.writes:
-            step = replace(step, reads=reads, writes=writes, work=on(step.work, stands_for, {}))
+            step = replace(step, reads=reads, writes=writes, work=on(step.work, tensor))
         found.append(step)
     return found

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from optrace.cost.profiles import GpuProfile
 from optrace.cost.work import Work
 from optrace.graph import OpGraph, OpNode, TensorMeta
@@ -59,9 +61,9 @@ def replay_us(device_us: float, launches: int, gpu: GpuProfile, replays: int = 1
 def blockers(graph: OpGraph, works: Sequence[Work]) -> tuple[Blocker, ...]:
     """Why the step as it is cannot be captured, most calls first."""
     found: dict[BlockerKind, list[int]] = {}
-    host = _OnHost()
+    host, beside_cpu = _OnHost(), _calls_on_cpu_tensors(graph)
     for call, work in enumerate(works):
-        for kind in _reasons(graph, call, work, host):
+        for kind in _reasons(graph, call, work, host, call in beside_cpu):
             found.setdefault(kind, []).append(call)
     varying = _varying(graph)
     if varying:
@@ -87,9 +89,11 @@ class _OnHost:
         (self.constant if plain else self.computed).update(written)
 
 
-def _reasons(graph: OpGraph, call: int, work: Work, on_host: _OnHost) -> Iterator[BlockerKind]:
+def _reasons(
+    graph: OpGraph, call: int, work: Work, on_host: _OnHost, touches_cpu: bool
+) -> Iterator[BlockerKind]:
     facts = graph.facts(call)
-    if not work.host_wait and not work.memcpys and not _touches_cpu(graph, call):
+    if not work.host_wait and not work.memcpys and not touches_cpu:
         if _has_generator(graph, call):
             yield "random_state"
         return
@@ -124,12 +128,17 @@ _DATA_SHAPED = frozenset(
 )
 
 
-def _touches_cpu(graph: OpGraph, call: int) -> bool:
-    layouts = graph.layouts
-    return any(
-        layouts[graph.tensor_layout(tensor)].device == "cpu"
-        for tensor in (*graph.operands(call), *graph.outputs(call))
-    )
+def _calls_on_cpu_tensors(graph: OpGraph) -> set[int]:
+    columns, calls = graph.columns(), np.arange(len(graph))
+    on_cpu = np.array([layout.device == "cpu" for layout in graph.layouts.rows], dtype=np.bool_)
+    found: set[int] = set()
+    for starts, tensors in (
+        (columns.operand_start, columns.operands),
+        (columns.output_start, columns.outputs),
+    ):
+        rows = np.repeat(calls, np.diff(starts))
+        found.update(rows[on_cpu[columns.tensor_layout[tensors]]].tolist())
+    return found
 
 
 def _from_device(node: OpNode) -> bool:
