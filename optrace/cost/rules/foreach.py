@@ -43,14 +43,15 @@ def multi_tensor_launches(sizes: Sequence[int], depth: int, *, scalars: bool = F
         if not size:
             continue
         tensors += 1
-        chunks = -(-size // CHUNK)
-        for chunk in range(chunks):
-            blocks += 1
-            last = chunk == chunks - 1
-            if (tensors == limit and last) or blocks == BLOCKS_A_LAUNCH:
-                launches += 1
-                blocks = 0
-                tensors = 0 if last else 1
+        # All chunks but the last: each time the table of blocks is full, the tensor is the first of the next launch.
+        full, blocks = divmod(blocks - (-size // CHUNK) - 1, BLOCKS_A_LAUNCH)
+        if full:
+            launches += full
+            tensors = 1
+        blocks += 1
+        if tensors == limit or blocks == BLOCKS_A_LAUNCH:
+            launches += 1
+            tensors = blocks = 0
     return launches + (blocks > 0)
 
 
