@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,3 +88,20 @@ def test_nbytes_counts_each_element_once():
     assert meta([6, 3], [1, 1]).nbytes == (6 + 3 - 1) * 4  # windows of 3 over 8 elements
     assert meta([0], [1]).nbytes == 0
     assert meta([4], [1], dtype="bfloat16").nbytes == 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "contiguous"),
+    [
+        ([4, 8], [8, 1], True),
+        ([4, 8], [1, 4], False),
+        ([4, 8], [16, 1], False),
+        ([4, 1], [1, 7], True),  # no step is made along a dimension of one
+        ([0, 8], [1, 3], True),  # nor in an empty tensor
+        ([], [], True),
+        ([4, 8], [0, 1], False),
+    ],
+)
+def test_contiguous_in_torch_s_sense(shape, stride, contiguous):
+    assert meta(shape, stride).is_contiguous is contiguous
+    assert torch.empty_strided(shape, stride, device="meta").is_contiguous() is contiguous

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from optrace import units
+from optrace.cost.rules.foreach import multi_tensor_launches
 from optrace.cost.work import Access, Work
 from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
@@ -18,11 +18,8 @@ from optrace.graph import TensorMeta
 _LEAST_LAUNCHES = 8
 _LEAST_TURNS = 8
 
-#: What one launch of a fused optimizer takes: so many tensors, so many blocks of 64 Ki elements
-#: (MultiTensorApply.cuh, with five lists of tensors).
-_TENSORS_A_LAUNCH = 30
-_BLOCKS_A_LAUNCH = 320
-_ELEMENTS_A_BLOCK = 65_536
+#: Lists of tensors of a fused optimizer with all of its state.
+_LISTS = 5
 
 
 @kind("loop-optimizer", "an optimizer that steps parameter by parameter")
@@ -77,8 +74,7 @@ def _fused(scene: Scene, tensors: Sequence[tuple[TensorMeta, bool]]) -> tuple[in
         t for t, written in tensors if written and scene.graph.storages[t.storage].kind == "parameter"
     ]
     parameters = parameters or [tensor for tensor, written in tensors if written]
-    blocks = sum(math.ceil(tensor.numel / _ELEMENTS_A_BLOCK) for tensor in parameters)
-    launches = max(1, math.ceil(len(parameters) / _TENSORS_A_LAUNCH), math.ceil(blocks / _BLOCKS_A_LAUNCH))
+    launches = max(1, multi_tensor_launches([tensor.numel for tensor in parameters], _LISTS))
     work = Work(
         kernels=launches,
         reads=tuple(Access(tensor, tensor.nbytes) for tensor, _ in tensors),

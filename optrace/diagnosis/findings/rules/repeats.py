@@ -17,29 +17,11 @@ _MOST_REPEATS = 2
 #: Factories that only say what memory holds.
 _FACTORIES = frozenset(
     {
-        "arange",
-        "eye",
-        "full",
-        "full_like",
-        "linspace",
-        "logspace",
-        "new_full",
-        "new_ones",
-        "new_zeros",
-        "ones",
+        "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "lift_fresh_copy", "linspace", "logspace",
+        "new_empty", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "tril_indices", "triu_indices",
+        "zeros", "zeros_like",
     }
-    | {
-        "ones_like",
-        "scalar_tensor",
-        "tril_indices",
-        "triu_indices",
-        "zeros",
-        "zeros_like",
-        "empty",
-        "empty_like",
-    }
-    | {"new_empty", "empty_strided", "lift_fresh_copy"}
-)
+)  # fmt: skip
 
 
 @kind("rebuilt-constant", "a mask or table that is built anew each step")
