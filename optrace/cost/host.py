@@ -101,8 +101,10 @@ _CLASS_OF_KIND: Mapping[KernelKind, HostClass] = {
     "other": "elementwise",
 }
 
-#: Kinds whose launches all come from one op: a chunk of a list, a part of a product or a time step each.
-_ONE_OP = frozenset({"foreach", "matmul", "convolution", "attention"})
+#: Kinds whose launches all come from one op: a chunk of a list or a part of a product each. Not so convolutions and
+#: recurrent nets: cuDNN prepares each layout copy, each kernel and each time step much like an op of its own.
+_ONE_OP = frozenset({"foreach", "matmul", "attention"})
+_SEVERAL_OPS = frozenset({"aten._cudnn_rnn", "aten._cudnn_rnn_backward"})
 
 
 def host_class(packet: str, work: Work) -> HostClass:
@@ -172,14 +174,28 @@ def host_columns(
         .reshape(-1, 2)
         .T
     )
-    return HostColumns(python, autograd, dispatch[works.of], launch[works.of])
+    cold = np.array(
+        [
+            host.network_us.get(dispatched_as(graph.facts(call).packet, work), 0.0)
+            for call, work in zip(works.first.tolist(), works.distinct, strict=True)
+        ],
+        dtype=np.float64,
+    )
+    in_network = np.where(columns.phase == PHASES.index("optimizer"), 0.0, cold[works.of])
+    return HostColumns(python, autograd, dispatch[works.of] + in_network, launch[works.of])
 
 
 def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: HostProfile) -> Floats:
-    """Python before each call of a forward pass or an optimizer, where nobody timed it."""
+    """Python before each call of a forward pass or an optimizer, where nobody timed it.
+
+    Where calls do not say which module ran, one that launches is taken to have entered one, and a view none: views
+    are methods that are called between the layers.
+    """
     between = host.between
-    if between is None or not _places_known(graph):
+    if between is None:
         return np.full(columns.calls, host.python_us)
+    places = _places_known(graph)
+    entered = modules_entered(graph, columns) if places else _launching(works)
     optimizer = columns.phase == PHASES.index("optimizer")
     chooses = np.array(
         [
@@ -191,15 +207,18 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
     found = np.where(
         optimizer,
         between.optimizer_us,
-        between.call_us
-        + between.module_us * modules_entered(graph, columns)
-        + np.where(chooses, between.attention_us, 0.0),
+        between.call_us + between.module_us * entered + np.where(chooses, between.attention_us, 0.0),
     )
-    first = np.zeros(columns.calls, dtype=np.bool_)
-    first[:: max(1, columns.calls // max(1, graph.info.steps))] = True
-    found[first] = between.step_us
+    if places:
+        found[:: max(1, columns.calls // max(1, graph.info.steps))] = between.step_us
     found[optimizer & ~np.concatenate(([False], optimizer[:-1]))] = between.optimizer_step_us
     return found
+
+
+def _launching(works: Works) -> Ints:
+    """1 for each call that launches, or may."""
+    launching = [int(work.launches is None or work.launches > 0) for work in works.distinct]
+    return np.array(launching, dtype=np.int64)[works.of]
 
 
 def _places_known(graph: OpGraph) -> bool:
@@ -240,15 +259,25 @@ def _entered(before: str, now: str) -> int:
 
 
 def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> tuple[float, float]:
-    """Dispatch and launches of a call of ``packet`` with so many operands."""
-    launches = work.launches or 0
-    kind = host_class(packet, work)
-    dispatch = host.dispatch_of(kind if launches or work.launches is None or kind == "allocation" else "view")
+    """Dispatch and launches of a call of ``packet`` with so many operands, as in a loop over it."""
+    kind = dispatched_as(packet, work)
+    dispatch = host.dispatch_of(kind) + further_ops(packet, work) * host.composed_us
     if kind == "foreach":
         dispatch += host.list_item_us * operands
-    if launches > 1 and work.kind not in _ONE_OP:
-        dispatch += (launches - 1) * host.composed_us
-    return dispatch, launches * host.launch_us
+    return dispatch, (work.launches or 0) * host.launch_us
+
+
+def dispatched_as(packet: str, work: Work) -> HostClass:
+    """The class whose dispatch a call takes: its own, or a view's where it computes nothing."""
+    kind = host_class(packet, work)
+    return kind if work.launches != 0 or kind == "allocation" else "view"
+
+
+def further_ops(packet: str, work: Work) -> int:
+    """Ops besides the first that a call is made of: its launches after the first, where one op does not make them all."""
+    if work.kind in _ONE_OP and packet not in _SEVERAL_OPS:
+        return 0
+    return max((work.launches or 0) - 1, 0)
 
 
 def python_scale(host: HostProfile, traced_loop_us: float | None) -> float:

@@ -65,7 +65,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       none or the trace does not say which modules ran.
     - Autograd: ``autograd_us`` of it; ``backward_us`` before each call of a backward pass whose time was not taken.
     - Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where
-      nothing is computed; ``list_item_us`` for each tensor of a list.
+      nothing is computed; ``list_item_us`` for each tensor of a list. All of it as in a loop over the call, as an
+      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, since between a
+      network's other calls it finds less in the processor's caches.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
@@ -85,6 +87,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     queue_depth: int
     source: str
     class_us: dict[HostClass, float] = {}
+    network_us: dict[HostClass, float] = {}
     between: Between | None = None
     list_item_us: float = 0.0
     composed_us: float = 0.0
@@ -111,6 +114,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             self,
             **times,
             class_us={kind: us * below for kind, us in self.class_us.items()},
+            network_us={kind: us * below for kind, us in self.network_us.items()},
             between=None if self.between is None else self.between.scaled(slower),
         )
 

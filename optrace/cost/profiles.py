@@ -240,7 +240,7 @@ def pricing(
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
             # One number for every call that launches: the classes' own numbers go.
-            whole: dict[str, Any] = {"class_us": {}} if name == "dispatch_us" else {}
+            whole: dict[str, Any] = {"class_us": {}, "network_us": {}} if name == "dispatch_us" else {}
             host_profile = msgspec.structs.replace(host_profile, **{name: value}, **whole)
             overrides.append(f"{name}={value:g}")
     if bandwidth_tb_s is not None:

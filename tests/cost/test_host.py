@@ -6,10 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from optrace.cost.host import host_class, host_columns, modules_entered, python_scale
+from optrace.cost.host import dispatched_us, host_class, host_columns, modules_entered, python_scale
 from optrace.cost.host_profile import Between, HostProfile
 from optrace.cost.profiles import pricing
 from optrace.cost.rules import work_of
+from optrace.cost.work import Work
 from optrace.cost.works import Works
 from optrace.graph import Frame, ModuleCall, Source
 from optrace.graph.nouns import PHASES
@@ -47,6 +48,9 @@ def host_time(graph, python_scale=1.0, **columns):
     return host_columns(graph, known, works, HOST, python_scale=python_scale)[0]
 
 
+CONVOLUTION = (T(8, 64, 56, 56), T(64, 64, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+
 @pytest.mark.parametrize(
     ("name", "args", "out", "kind", "dispatch", "launches"),
     [
@@ -57,6 +61,8 @@ def host_time(graph, python_scale=1.0, **columns):
         ("aten._foreach_add_.Scalar", ([T(8)] * 4, 1), None, "foreach", 5.0 + 4 * 0.25, 1),
         # Two ops in one call: a copy, then a fill.
         ("aten.masked_fill.Scalar", (T(8), T(8, dtype="bool"), 1.0), T(8), "elementwise", 4.0 + 6.0, 2),
+        # Two copies to channels last and the kernel: cuDNN prepares each.
+        ("aten.convolution.default", CONVOLUTION, T(8, 64, 56, 56), "convolution", 4.0 + 2 * 6.0, 3),
     ],
 )
 def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind, dispatch, launches):
@@ -64,6 +70,28 @@ def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind,
     assert host_class(graph[0].facts.packet, work_of(graph[0], TARGET)) == kind
     time = host_time(graph)
     assert (time.python_us, time.dispatch_us, time.launch_us) == (3.0, dispatch, launches * 2.0)
+
+
+def test_a_time_step_of_a_recurrent_net_is_an_op_of_its_own():
+    work = Work(kernels=600, kind="matmul")
+    assert dispatched_us("aten._cudnn_rnn", 4, work, HOST) == (7.0 + 599 * 6.0, 600 * 2.0)
+    assert dispatched_us("aten.mm", 2, work, HOST) == (7.0, 600 * 2.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "mm_us", "view_us"),
+    [("forward", 7.0 + 3.0, 0.5 + 0.25), ("backward", 7.0 + 3.0, 0.5 + 0.25), ("optimizer", 7.0, 0.5)],
+)
+def test_a_call_in_a_network_takes_longer_than_in_a_loop_and_one_of_an_optimizer_does_not(
+    phase, mm_us, view_us
+):
+    make = Maker()
+    make("aten.mm.default", T(64, 64), T(64, 64), out=T(64, 64))
+    make(*VIEW[:1], *VIEW[1], out=VIEW[2])
+    columns = replace(make.graph.columns(), phase=np.array([PHASES.index(phase)] * 2))
+    host = msgspec.structs.replace(HOST, network_us={"matmul": 3.0, "view": 0.25})
+    found = host_columns(make.graph, columns, Works.of_graph(make.graph, columns, TARGET), host)
+    assert list(found.dispatch_us) == [mm_us, view_us]
 
 
 def test_python_that_was_timed_stands_for_the_estimate_and_is_scaled():
@@ -136,6 +164,22 @@ def test_python_that_nobody_timed_goes_by_the_place(calls, python_us):
     ]
 
 
+def test_where_no_module_is_known_calls_that_launch_are_taken_for_modules_and_views_for_none():
+    make = Maker()
+    for name, args, out in (CALL, VIEW, ATTENTION, CALL, CALL):
+        make(name, *args, out=out)
+    columns = replace(
+        make.graph.columns(),
+        phase=np.array(
+            [PHASES.index(phase) for phase in ("other", "other", "other", "optimizer", "optimizer")]
+        ),
+    )
+    works = Works.of_graph(make.graph, columns, TARGET)
+    host = msgspec.structs.replace(HOST, between=BETWEEN)
+    found = host_columns(make.graph, columns, works, host).python_us
+    assert list(found) == [5.0 + 6.0, 5.0, 5.0 + 6.0 + 25.0, 200.0, 4.0]
+
+
 def test_the_same_module_called_again_is_entered_again():
     make = Maker()
     for _ in range(3):
@@ -151,7 +195,8 @@ def test_a_trace_of_a_function_has_places_too_and_a_record_has_none():
     graph = call(*CALL[:1], *CALL[1], out=CALL[2])
     host = msgspec.structs.replace(HOST, between=BETWEEN)
     works = Works.of_graph(graph, graph.columns(), TARGET)
-    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [3.0]
+    # A call that launches is taken for a module's.
+    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [5.0 + 6.0]
     source = graph.sources.add(Source((Frame("model.py", 1, "f", True),)))
     graph.set_origin(0, source=source, module=-1, phase="forward")
     assert list(host_columns(graph, graph.columns(), works, host).python_us) == [60.0]

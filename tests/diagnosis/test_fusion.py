@@ -95,7 +95,7 @@ def test_toy_block_fused_needs_less_memory(big: Report) -> None:
 
 def test_big_toy_block_gains_nothing_from_a_graph(big: Report) -> None:
     assert not big.cures.cuda_graph.worth_it
-    assert big.cures.cuda_graph.speed_up < 1.02
+    assert big.cures.cuda_graph.speed_up < 1.03
 
 
 def test_small_toy_blocks_in_a_graph_take_about_their_device_time(small: Report) -> None:

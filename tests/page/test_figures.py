@@ -50,7 +50,7 @@ def changed(
 ) -> Report:
     """The same graph priced with numbers of the profiles replaced; a dispatch time is that of all classes of calls."""
     pricing = report.pricing
-    host = {**host, "class_us": {}} if host and "dispatch_us" in host else host
+    host = {**host, "class_us": {}, "network_us": {}} if host and "dispatch_us" in host else host
     return price(
         report.graph,
         Pricing(

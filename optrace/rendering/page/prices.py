@@ -250,4 +250,4 @@ def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]
 
 def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
     """The host with one dispatch time for all classes of calls."""
-    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, class_us={})
+    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, class_us={}, network_us={})
