@@ -133,6 +133,12 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
         table.add_row(
             f"dispatch, {kind.replace('_', ' ')}, us", _number(us), _number(shipped.dispatch_of(kind))
         )
+    for kind, us in sorted(host.network_us.items()):
+        table.add_row(
+            f"  longer in a network, {kind.replace('_', ' ')}, us",
+            _number(us),
+            _number(shipped.network_us.get(kind, 0.0)),
+        )
     return table
 
 

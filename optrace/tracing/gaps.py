@@ -23,11 +23,16 @@ from optrace.tracing.clock import quickest_us
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What passed on the host before each call (of the overloads ``ops``) and after the last, in microseconds."""
+    """What passed on the host before each call (of the overloads ``ops``) and after the last, in microseconds.
+
+    ``inside_us`` is what the calls themselves took, with the way from the watcher back to the dispatcher, which an
+    unwatched call does not go: fit to compare calls, not to be added up.
+    """
 
     ops: tuple[str, ...]
     before_us: tuple[float, ...]
     tail_us: float
+    inside_us: tuple[float, ...] = ()
 
 
 class _GapWatcher:
@@ -56,7 +61,8 @@ def timed_gaps(watching: Watching, found: Callable[[Gaps], object], overhead_us:
         watcher.times_ns.append(perf_counter_ns())
     left, come = watcher.times_ns[0::2], watcher.times_ns[1::2]
     between = [max((to - since) / 1000 - overhead_us, 0.0) for since, to in zip(left, come, strict=True)]
-    found(Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1]))
+    inside = [(to - since) / 1000 for since, to in zip(come, left[1:], strict=False)]
+    found(Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1], tuple(inside)))
 
 
 def watching_overhead_us(watching: Watching, device: str) -> float:

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from optrace.cost.host import host_class
+from optrace.cost.host import dispatched_as, host_class
 from optrace.cost.host_profile import Between
 from optrace.cost.profiles import find_host
 from optrace.cost.rules import work_of
 from optrace.graph import ModuleCall
 from optrace.measuring.calibration import host as calibration
-from optrace.measuring.calibration.host import _dispatch, _in_programs, _slowed, _Timed, passed
+from optrace.measuring.calibration.files import profile_text
+from optrace.measuring.calibration.host import Watched, _dispatch, _Timed, _watched, network_us, passed
 from optrace.measuring.calibration.host_calls import cases, networks, training_step
 from optrace.measuring.steady import Timing
-from optrace.tracing import open_session
+from optrace.tracing import Session, open_session
+from optrace.tracing.gaps import Gaps
 from tests.cost.calls import TARGET, Maker, T
 
 
@@ -58,6 +60,15 @@ def test_dispatch_is_what_python_launches_and_views_leave():
         "elementwise": 12.0 - 3.0 - 5.0,
         "convolution": round((240 - 32 - 16 * 5 - 1) / 8, 2),
     }
+
+
+def test_dispatch_is_without_the_further_ops_of_a_call():
+    """A convolution of three launches: the last two cost an op each besides."""
+    rows = [
+        _Timed("view", us=3.0, python_us=2.0, launches=0, each=1, others=0),
+        _Timed("convolution", us=40.0, python_us=4.0, launches=3, each=1, others=0, further=2),
+    ]
+    assert _dispatch(rows, launch_us=5.0, composed_us=4.0)["convolution"] == 40 - 4 - 3 * 5 - 2 * 4
 
 
 def test_what_passed_before_calls_by_place():
@@ -111,43 +122,98 @@ def test_the_training_step_has_all_the_places():
     assert any("scaled_dot_product" in graph.facts(call).packet for call in range(len(graph)))
 
 
-def test_what_calls_take_in_programs_is_what_loops_say_times_the_share():
-    host = find_host("xeon-vm")
-    slowed = _slowed(host, 2.0)
-    assert (slowed.launch_us, slowed.dispatch_us) == (
-        round(2 * host.launch_us, 2),
-        round(2 * host.dispatch_us, 2),
-    )
-    assert slowed.class_us["matmul"] == round(2 * host.class_us["matmul"], 2)
-    assert (slowed.python_us, slowed.autograd_us, slowed.sync_us) == (
-        host.python_us,
-        host.autograd_us,
-        host.sync_us,
-    )
+HOST = msgspec.structs.replace(
+    find_host("default"),
+    view_us=1.0,
+    dispatch_us=3.0,
+    class_us={"matmul": 6.0, "gather": 4.0, "foreach": 2.0},
+)
 
 
-def test_networks_mix_convolutions_and_attention():
-    with open_session("fake", gpu="h200") as session:
-        steps = networks("cuda")
-        with session.recording(), torch.no_grad():
-            for step in steps:
-                step()
-    ops = Counter(node.facts.packet for node in session.graph)
-    assert ops["aten.convolution"] == ops["aten.cudnn_batch_norm"] == 24
-    assert ops["aten._scaled_dot_product_cudnn_attention"] == 8
+def watched(issued_us, passed_us, *calls):
+    """A network of calls: class, what loops say of each, what it took while watched."""
+    kinds, loop_us, inside_us = zip(*calls, strict=True)
+    return Watched(issued_us, passed_us, kinds, np.array(loop_us), np.array(inside_us))
 
 
-def test_the_share_is_what_is_left_of_a_step_without_its_python(monkeypatch):
-    """12 us a step of which 4 are Python, where loops say 2: a share of 4; and 10 us, of which 4: 3."""
-    issued = iter(
-        [([Timing((12.0,), 1.0)], [Timing((4.0,), 1.0)]), ([Timing((20.0,), 2.0)], [Timing((4.0,), 1.0)])]
+def test_a_network_shares_out_what_it_takes_as_its_calls_take_it_while_watched():
+    """300 us of which 100 pass between calls; the watched calls took 8 x 30 + 8 x 10 + 4 x 20 = 400, twice what is left."""
+    network = watched(
+        300.0,
+        100.0,
+        *[("matmul", 9.0, 30.0)] * 8,
+        *[("view", 1.0, 10.0)] * 8,
+        *[("reduction", 5.0, 20.0)] * 4,
     )
-    monkeypatch.setattr(calibration, "networks", lambda _device: [lambda: torch.ones(2).relu_()] * 2)
-    monkeypatch.setattr(calibration, "_issued_and_between", lambda _session, _step: next(issued))
-    monkeypatch.setattr(
-        calibration, "dispatched_us", lambda *_: (1.5, 0.5) if _[0] == "aten.relu_" else (0.0, 0.0)
-    )
+    typical = (8 * (15.0 - 9.0) + 4 * (10.0 - 5.0)) / 12
+    assert network_us([network], HOST) == {
+        "elementwise": round(typical, 2),  # none in the network: as calls that launch
+        "gather": round(typical, 2),
+        "matmul": 6.0,
+        "view": 4.0,
+    }
+
+
+def test_networks_of_two_kinds_count_call_by_call():
+    slow = watched(200.0, 20.0, *[("matmul", 9.0, 15.0)] * 12)  # 15 us each
+    quick = watched(50.0, 10.0, *[("matmul", 9.0, 12.0)] * 4)  # 10 us each
+    assert network_us([slow, quick], HOST)["matmul"] == (12 * 6.0 + 4 * 1.0) / 16
+
+
+def test_a_network_is_not_quicker_than_loops_and_a_call_not_quicker_than_a_view():
+    """The host became quicker after its loops were timed: 5 us are left for 8 x (6 + 2), which loops say."""
+    network = watched(25.0, 20.0, *[("matmul", 6.0, 0.1)] * 8, *[("view", 2.0, 0.7)] * 8)
+    found = network_us([network], HOST)
+    assert found["matmul"] == 1.0 - 6.0  # a view's way is left of it
+    assert found["view"] == 7.0 - 2.0
+
+
+def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
+    """Issued in 12 us while a turn of the loop took 2 us; at 1 us 6. Watched, the view of 1 us takes 4: 3 too long."""
+
+    def timed(measure):
+        return Timing((12.0,), 2.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
+
+    def time_gaps(_session, step):
+        step()
+        return Gaps(("aten.relu_.default", "aten.t.default"), (1.5, 0.5), 2.0, (9.0, 4.0))
+
+    monkeypatch.setattr(calibration, "timed", timed)
+    monkeypatch.setattr(Session, "time_gaps", time_gaps)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    x = torch.ones(2, 2)
     with open_session("cpu", device="cpu") as session:
-        host = msgspec.structs.replace(find_host("xeon-vm"), python_loop_us=1.0)
-        assert _in_programs(session, TARGET, host) == pytest.approx((4 + 3) / 2)
+        host = msgspec.structs.replace(HOST, python_loop_us=1.0)
+        found = _watched(session, TARGET, host, lambda: x.relu_().t())
+    assert (found.issued_us, found.passed_us) == (6.0, 1.5 + 0.5 + 2.0)
+    # Of the calls' 9 and 4 us, what a watched view of 1 us takes more: their median of 6.5, less 1.
+    assert list(found.inside_us) == [9.0 - 5.5, 0.0]
+    assert found.kinds == ("view", "view")  # on a CPU nothing launches
+    assert list(found.loop_us) == [1.0, 1.0]
+
+
+def test_networks_have_the_calls_of_networks_in_use():
+    found = {}
+    with open_session("fake", gpu="h200") as session:
+        for name, step in networks("cuda").items():
+            session.forget()
+            with session.recording():
+                step()
+            found[name] = Counter(
+                dispatched_as(node.facts.packet, work_of(node, TARGET)) for node in session.graph
+            )
+    assert found["convolutional, inference"]["convolution"] == 52
+    assert found["convolutional, backward"]["normalization_backward"] == 48
+    assert found["transformer, inference"]["attention"] == 12
+    assert found["transformer, backward"]["attention_backward"] == 12
+    assert sum(found["perceptron, inference"].values()) < 20
+    # Each class that a network has has enough calls to be told from these.
+    every = sum(found.values(), Counter())
+    assert {kind for kind, calls in every.items() if calls < calibration._FEW} <= {"copy", "gather"}
+
+
+def test_a_calibrated_profile_from_before_networks_were_timed_is_read(tmp_path):
+    text = profile_text(msgspec.structs.replace(HOST, key="old", network_us={}))
+    file = tmp_path / "old.toml"
+    file.write_text("\n".join(line for line in text.splitlines() if "network_us" not in line))
+    assert find_host(str(file)).network_us == {}

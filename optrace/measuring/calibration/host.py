@@ -1,14 +1,15 @@
 """A profile of this machine's host, measured: what each class of call takes, untraced, less the Python around it.
 
 The Python around a call is timed by the tracer's own clock, as it is in any trace, so that both add up to what the call
-takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds.
+takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds. A loop over one
+call finds all that it needs in the processor's caches, so networks are timed besides.
 """
 
 from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 import torch
 
-from optrace.cost.host import dispatched_us, host_class, modules_entered
+from optrace.cost.host import dispatched_as, dispatched_us, further_ops, host_class, modules_entered
 from optrace.cost.host_profile import Between, HostClass, HostProfile
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
@@ -38,6 +39,10 @@ _TURNS, _CALLS = 9, 100
 _RECORDED = 20
 #: Training steps before what passes between their calls is timed, and timed ones.
 _WARM_STEPS, _STEPS = 3, 12
+#: Calls of a class in networks that say what they take there.
+_FEW = 8
+#: Classes of calls that networks make in an optimizer or to wait, if at all.
+_NOT_IN_NETWORKS = frozenset({"foreach", "wait", "allocation", "view"})
 #: No call passes the dispatcher in less.
 _LEAST_US = 0.05
 #: Tensors of a list: as many as ``_foreach_add_`` puts into one launch.
@@ -47,7 +52,7 @@ _LIST = 64
 @dataclass(frozen=True, slots=True)
 class _Timed:
     """Microseconds of a case untraced, the Python in it, its launches, how many of its calls are of its class (``each``)
-    and how many are not."""
+    and how many are not, and the ops that its calls are made of besides one each."""
 
     kind: HostClass
     us: float
@@ -55,6 +60,7 @@ class _Timed:
     launches: int
     each: int
     others: int
+    further: int = 0
 
 
 def calibrate_host(session: Session, target: Target) -> HostProfile:
@@ -82,11 +88,12 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     # A kernel that does nothing, launched past the dispatcher, less getting from Python to it.
     launch = max(took["bare launch"] - took["no launch"], 0.1)
     timed = [_look_at(session, target, case, took[name]) for name, case in named.items()]
-    dispatch = _dispatch(timed, launch)
+    one_op = _dispatch([row for row in timed if row.kind in ("view", "elementwise")], launch)
     plain_python = _look_at(
         session, target, Case("elementwise", "composed", special["composed"]), took["composed"]
     )
-    composed = plain_python.us - plain_python.python_us - dispatch["elementwise"] - 2 * launch
+    composed = max(plain_python.us - plain_python.python_us - one_op["elementwise"] - 2 * launch, 0.0)
+    dispatch = _dispatch(timed, launch, composed)
     autograd = _rounded(took["grad"] - took["no grad"])
     between_calls = _between_calls(session, target, loop, autograd)
     own = statistics.median(row.python_us for row in timed if row.kind == "elementwise")
@@ -111,43 +118,51 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
         measured=True,
     )
-    return _slowed(host, _in_programs(session, target, host))
+    watched = [_watched(session, target, host, step) for step in networks(session.device).values()]
+    return msgspec.structs.replace(host, network_us=network_us(watched, host))
 
 
-def _slowed(host: HostProfile, by: float) -> HostProfile:
-    """Dispatcher and launches that take ``by`` times as long."""
-    names = ("dispatch_us", "view_us", "launch_us", "composed_us", "list_item_us")
-    return msgspec.structs.replace(
-        host,
-        **{name: round(getattr(host, name) * by, 2) for name in names},
-        class_us={kind: round(us * by, 2) for kind, us in host.class_us.items()},
-    )
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A network's step: what it took untraced (``issued_us``), the part of it that passed between its calls
+    (``passed_us``), and of each call its class, what loops say of it and what it took while watched, microseconds."""
+
+    issued_us: float
+    passed_us: float
+    kinds: tuple[HostClass, ...]
+    loop_us: Floats
+    inside_us: Floats
 
 
-def _in_programs(session: Session, target: Target, host: HostProfile) -> float:
-    """How much longer dispatcher and launches take in a program than in a loop over one call, which finds all that it
-    needs in the processor's caches: what networks take untraced, less their Python, over what such loops say."""
-    shares = []
-    with torch.no_grad():
-        for step in networks(session.device):
-            issued, gaps = _issued_and_between(session, step)
-            loop_us = host.python_loop_us or 1.0
-            took_us = statistics.median(timing.us[0] * loop_us / timing.loop_us for timing in issued)
-            python_us = statistics.median(timing.us[0] * loop_us / timing.loop_us for timing in gaps)
-            session.forget()
-            with session.recording():
-                step()
-            torch.cuda.synchronize()
-            below_us = sum(
-                sum(dispatched_us(node.facts.packet, len(node.inputs), work_of(node, target), host))
-                for node in session.graph
-            )
-            shares.append((took_us - python_us) / below_us)
-    return max(statistics.fmean(shares), 1.0)
+def network_us(networks: Iterable[Watched], host: HostProfile) -> dict[HostClass, float]:
+    """What a call of each class takes longer in networks than ``host``, timed in loops, says; of a class of which they
+    have too few, what calls that launch take longer on average.
+
+    What a step takes untraced and does not pass between its calls, or what loops say where that is more, is shared out
+    among the calls as their times while watched are.
+    """
+    longer: dict[HostClass, list[float]] = {}
+    for network in networks:
+        below_us = max(network.issued_us - network.passed_us, network.loop_us.sum())
+        took = network.inside_us * below_us / max(network.inside_us.sum(), 1e-9)
+        for kind, us in zip(network.kinds, (took - network.loop_us).tolist(), strict=True):
+            longer.setdefault(kind, []).append(us)
+    found = {kind: statistics.fmean(us) for kind, us in longer.items() if len(us) >= _FEW}
+    launching = [us for kind, each in longer.items() if kind not in _NOT_IN_NETWORKS for us in each]
+    typical = statistics.fmean(launching) if launching else 0.0
+    for kind in ("elementwise", *host.class_us):
+        if kind not in _NOT_IN_NETWORKS:
+            found.setdefault(kind, typical)
+    # At least a view's way through the dispatcher is left.
+    return {
+        kind: round(max(us, host.view_us - host.dispatch_of(kind)), 2) for kind, us in sorted(found.items())
+    }
 
 
-def _issued_and_between(session: Session, step: Call) -> tuple[list[Timing], list[Timing]]:
-    """The host time of a step, and the part of it that passes between its calls, in turns; undisturbed ones."""
+def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched:
+    """Time a step untraced and watched, in turns, and see what its calls are. Times at the host's best speed."""
+    view = torch.ones(8, device=session.device).detach
+    runs: list[Gaps] = []
 
     def issue() -> tuple[float]:
         torch.cuda.synchronize()
@@ -155,16 +170,34 @@ def _issued_and_between(session: Session, step: Call) -> tuple[list[Timing], lis
         step()
         return ((perf_counter_ns() - start) / 1000,)
 
-    def between() -> tuple[float]:
+    def watch() -> tuple[float]:
         torch.cuda.synchronize()
-        gaps = session.time_gaps(step)
-        return (sum(gaps.before_us) + gaps.tail_us,)
+        runs.append(session.time_gaps(step))
+        return (len(runs) - 1,)
 
     for _ in range(_WARM_STEPS):
         step()
-    turns = [(timed(issue), timed(between)) for _ in range(_STEPS)]
-    issued, passed = ([turn[which] for turn in turns] for which in (0, 1))
-    return undisturbed(issued), undisturbed(passed)
+    turns = [(timed(issue), timed(watch)) for _ in range(_STEPS)]
+    issued, seen = ([turn[which] for turn in turns] for which in (0, 1))
+    best = host.python_loop_us or 1.0
+    gaps = [(runs[int(timing.us[0])], best / timing.loop_us) for timing in undisturbed(seen)]
+    # What being watched adds to a call, by one that is known.
+    looked = session.time_gaps(lambda: [view() for _ in range(_CALLS)])
+    added_us = max(statistics.median(looked.inside_us) - host.view_us, 0.0)
+    session.forget()
+    with session.recording():
+        step()
+    torch.cuda.synchronize()
+    calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in session.graph]
+    return Watched(
+        issued_us=statistics.median(timing.us[0] * best / timing.loop_us for timing in undisturbed(issued)),
+        passed_us=statistics.median((sum(run.before_us) + run.tail_us) * scale for run, scale in gaps),
+        kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
+        loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
+        inside_us=np.maximum(
+            np.median([np.array(run.inside_us) * scale for run, scale in gaps], axis=0) - added_us, 0.0
+        ),
+    )
 
 
 def _warm_up(seconds: float = 1.5) -> None:
@@ -221,21 +254,24 @@ def _look_at(session: Session, target: Target, case: Case, us: float) -> _Timed:
     torch.cuda.synchronize()
     graph = session.graph
     each = len(graph) // _RECORDED
-    launches, python = 0, 0.0
+    launches, further, python = 0, 0, 0.0
     for place in range(each):
-        launches += work_of(graph[place], target).launches or 0
+        work = work_of(graph[place], target)
+        launches += work.launches or 0
+        further += further_ops(graph[place].facts.packet, work)
         python += min(gaps.before_us[each + place :: each])
-    return _Timed(case.kind, us, python, launches, case.each, each - case.each)
+    return _Timed(case.kind, us, python, launches, case.each, each - case.each, further)
 
 
-def _dispatch(timed: Sequence[_Timed], launch_us: float) -> dict[HostClass, float]:
-    """A call's dispatch by class: the median of its cases, less their Python, launches and views; at least what a view takes,
-    whose way through the dispatcher every call shares."""
+def _dispatch(timed: Sequence[_Timed], launch_us: float, composed_us: float = 0.0) -> dict[HostClass, float]:
+    """A call's dispatch by class: the median of its cases, less their Python, launches, further ops and views; at least what
+    a view takes, whose way through the dispatcher every call shares."""
     views = [row for row in timed if row.kind == "view"]
     view_us = max(statistics.median(row.us - row.python_us for row in views), _LEAST_US)
     found: dict[HostClass, list[float]] = {}
     for row in timed:
         rest = row.us - row.python_us - row.launches * launch_us - row.others * view_us
+        rest -= row.further * composed_us
         found.setdefault(row.kind, []).append(max(rest / row.each, view_us))
     return {kind: _rounded(statistics.median(values)) for kind, values in found.items()}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -186,24 +186,74 @@ class _Block(torch.nn.Module):
         return narrowed
 
 
-def networks(device: str) -> list[Call]:
-    """Inference of a convolutional net and of a transformer: calls mixed as programs mix them, no two layers with the
-    same weights."""
-    widths = [16, 24, 32, 48] * 6
-    layers = [
-        layer
-        for number, (before, after) in enumerate(pairwise([8, *widths]))
-        for layer in (
-            torch.nn.Conv2d(before, after, 1 + 2 * (number % 2), padding=number % 2, bias=False),
-            torch.nn.BatchNorm2d(after),
-            torch.nn.ReLU(),
+class _Bottleneck(torch.nn.Module):
+    """Three convolutions with batch norm and a way past them, as residual nets have them."""
+
+    def __init__(self, before: int, width: int, after: int) -> None:
+        super().__init__()
+        widths = ((before, width, 1), (width, width, 3), (width, after, 1))
+        self.convolutions = torch.nn.ModuleList(
+            torch.nn.Conv2d(of, to, size, padding=size // 2, bias=False) for of, to, size in widths
         )
-    ]
-    convolutional = torch.nn.Sequential(*layers).to(device).eval()
-    images = torch.randn(2, 8, 14, 14, device=device)
-    transformer = torch.nn.Sequential(*[_Block(64, 4) for _ in range(8)]).to(device, torch.bfloat16).eval()
-    tokens = torch.randn(2, 16, 64, device=device, dtype=torch.bfloat16)
-    return [partial(convolutional, images), partial(transformer, tokens)]
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(to) for _, to, _ in widths)
+        self.activation = torch.nn.ReLU()
+        self.past = torch.nn.Conv2d(before, after, 1) if before != after else torch.nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            y = self.activation(norm(convolution(y)))
+        summed: Tensor = y + self.past(x)
+        return summed
+
+
+class _Tokens(torch.nn.Module):
+    """A decoder: an embedding, blocks, a norm and a head."""
+
+    def __init__(self, width: int, heads: int, blocks: int, words: int = 500) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(words, width)
+        self.blocks = torch.nn.Sequential(*[_Block(width, heads) for _ in range(blocks)])
+        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, words)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.norm(self.blocks(self.words(tokens))))
+        return scores
+
+
+def networks(device: str) -> Mapping[str, Call]:
+    """Steps of networks with as many calls as those in use: a convolutional net, a transformer and a small perceptron, each
+    in inference and forward and backward, with no optimizer. No two layers have the same weights; tensors are tiny."""
+    widths = [(32, 64)] * 3 + [(48, 96)] * 4 + [(64, 128)] * 6 + [(80, 160)] * 3
+    before = [16, *(after for _, after in widths[:-1])]
+    residual = torch.nn.Sequential(
+        *[_Bottleneck(of, width, after) for of, (width, after) in zip(before, widths, strict=True)]
+    )
+    perceptron = torch.nn.Sequential(
+        *[layer for _ in range(6) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
+    )
+    models: Mapping[str, tuple[torch.nn.Module, Tensor]] = {
+        "convolutional": (residual.to(device), torch.randn(2, 16, 14, 14, device=device)),
+        "transformer": (
+            _Tokens(64, 4, 12).to(device, torch.bfloat16),
+            torch.zeros(2, 16, dtype=torch.long, device=device),
+        ),
+        "perceptron": (perceptron.to(device), torch.randn(32, 64, device=device)),
+    }
+
+    def infer(model: torch.nn.Module, x: Tensor) -> None:
+        with torch.no_grad():
+            model(x)
+
+    def train(model: torch.nn.Module, x: Tensor) -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            model(x).float().square().mean().backward()
+
+    inference = {
+        f"{name}, inference": partial(infer, deepcopy(model).eval(), x) for name, (model, x) in models.items()
+    }
+    return inference | {f"{name}, backward": partial(train, model, x) for name, (model, x) in models.items()}
 
 
 def training_step(device: str) -> Call:
