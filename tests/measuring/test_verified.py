@@ -12,9 +12,9 @@ from optrace.cli import main
 
 from optrace.rendering import read_report
 from optrace.report import Report
+from tests.measuring.sitting import verified_options
 
 HERE = Path(__file__).parent
-MODELS = {"ffn_infer_bf16", "moe_infer_bf16"}
 MEASURED = {
     row["name"].partition(".")[0]: row
     for row in map(json.loads, (HERE / "data" / "h200_verified.jsonl").read_text().splitlines())
@@ -27,7 +27,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     found = {}
     for name in MEASURED:
         graph = folder / f"{name}.json"
-        options = ["--dtype", "bf16", "--no-grad"] if name in MODELS else ["--warmup", "1"]
         words = [
             str(HERE / "verified" / f"{name}.py"),
             "--mode",
@@ -37,7 +36,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
             "--gpu",
             "h200",
         ]
-        assert main([*words, *options, "-q", "-o", str(graph)]) == 0
+        assert main([*words, *verified_options(name), "-q", "-o", str(graph)]) == 0
         found[name] = read_report(graph)
     return found
 
