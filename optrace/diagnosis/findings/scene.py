@@ -275,6 +275,8 @@ class Scene:
         """Another op in a call's place: what the host does for one of this class, with ``tensors`` in lists."""
         own = self.costs.host[call]
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
+        if self.graph.phase(call) != "optimizer":
+            dispatch += self.host.network_us.get(kind, 0.0)
         host = HostTime(own.python_us, own.autograd_us, dispatch, launches * self.host.launch_us)
         return Task(host, launches, device_us, self.graph.stream(call))
 
