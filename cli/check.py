@@ -69,8 +69,10 @@ def check(
 
     optrace check model.py --budget optrace.toml
     """
+    from optrace import units
     from optrace.diagnosis.budget import BudgetError, read_budget
     from optrace.rendering.files import cannot_write
+    from optrace.rendering.scoreboard import incomplete_lines
 
     with bad_input(BudgetError):
         limits = read_budget(budget or _default_budget())
@@ -99,11 +101,10 @@ def check(
     _print(outcomes, quiet=quiet)
     for outcome in outcomes:
         if outcome.unknown and not outcome.over:
-            say.warning(
-                f"{outcome.limit.name} leaves out {outcome.unknown:,} calls for which it is not known"
-            )
-    for reason in report.graph.info.incomplete:
-        say.warning(f"the record is incomplete: {reason}")
+            calls = units.counted(outcome.unknown, "call")
+            say.warning(f"{outcome.limit.name} leaves out {calls} for which it is not known")
+    for line in incomplete_lines(report):
+        say.warning(line)
     return OVER_BUDGET if any(outcome.fails for outcome in outcomes) else DONE
 
 

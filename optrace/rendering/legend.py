@@ -46,7 +46,7 @@ def legend(report: Report, notes: tuple[str, ...]) -> str:
         _text("\n".join(_findings(report)), 10, INK),
         *(_text(note, 10, INK) for note in notes),
         *(_text(f"{units.UNKNOWN} {line}", 10, INK) for line in missing_figures(report)),
-        _text("\n".join(provenance(report)), 9, QUIET),
+        "" if report.verdict.idle else _text("\n".join(provenance(report)), 9, QUIET),
     ]
     return f"<{table((cell(block) for block in blocks if block), CELLPADDING='4')}>"
 
@@ -66,7 +66,7 @@ def _text(text: str, size: int, color: str) -> str:
 def _bar(report: Report) -> str:
     """The wall clock as one bar, cut by cause."""
     wall = report.timeline.wall_us
-    if not wall:
+    if not wall or report.verdict.idle:
         return ""
     cells = []
     total = 0
@@ -85,7 +85,7 @@ def _bar(report: Report) -> str:
 
 def _keys(report: Report) -> Iterator[str]:
     """A swatch for each bound that the run has, its part of the wall clock, and what it means."""
-    wall = report.timeline.wall_us
+    wall = 0.0 if report.verdict.idle else report.timeline.wall_us
     shares = {bound: getattr(report.verdict, figure) / wall if wall else 0.0 for bound, figure in _BAR}
     present = set(report.bounds)
     for bound, paint in PAINT.items():

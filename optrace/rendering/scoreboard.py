@@ -140,7 +140,7 @@ def _peak_storage(report: Report, holding: Holding) -> PeakStorage:
 
 def missing_figures(report: Report) -> tuple[str, ...]:
     """What is not in the figures above: calls that were not recorded, figures that are not known."""
-    lines = [f"the record is incomplete: {reason}" for reason in report.graph.info.incomplete]
+    lines = incomplete_lines(report)
     ops: dict[str, list[str]] = {}
     for name, total in report.totals.items():
         if not total.complete:
@@ -148,6 +148,16 @@ def missing_figures(report: Report) -> tuple[str, ...]:
             ops.setdefault(calls, []).append(name)
     lines.extend(f"{', '.join(names)}: not known for {calls}" for calls, names in ops.items())
     return tuple(lines)
+
+
+def incomplete_lines(report: Report) -> list[str]:
+    """Why the record is not the whole run, or not surely the run."""
+    return [
+        f"the record rests on a {reason}"
+        if reason.startswith("guess: ")
+        else f"the record is incomplete: {reason}"
+        for reason in report.graph.info.incomplete
+    ]
 
 
 def provenance(report: Report) -> tuple[str, ...]:

@@ -39,6 +39,11 @@ def test_an_incomplete_record_is_said() -> None:
     hand = HandGraph(incomplete=("the program raised ValueError",))
     hand.chain(1)
     assert missing_figures(hand.report()) == ("the record is incomplete: the program raised ValueError",)
+    guessed = HandGraph(incomplete=("guess: aten.nonzero.default was told [0, 1]",))
+    guessed.chain(1)
+    assert missing_figures(guessed.report()) == (
+        "the record rests on a guess: aten.nonzero.default was told [0, 1]",
+    )
 
 
 def test_every_time_is_marked_as_predicted(toy: HandGraph) -> None:
@@ -120,4 +125,23 @@ def test_a_run_of_nothing_has_a_scoreboard() -> None:
 def test_a_run_of_views_takes_no_time() -> None:
     hand = HandGraph()
     hand.chain(2, "aten.t.default", view=True, kernels=0, device_us=0.0)
-    assert verdict_line(hand.report()).startswith("nothing to bound")
+    assert verdict_line(hand.report()).startswith("nothing to bound: no call launches anything on the GPU")
+    assert [row.label for row in scoreboard_rows(hand.report())] == ["launches", "arithmetic"]
+
+
+def test_an_op_with_unknown_launches_may_have_launched() -> None:
+    hand = HandGraph()
+    x = hand.tensor((4, 8))
+    hand.call("vendor.norm.default", [x], [], kernels=None, device_us=None, source="unknown")
+    assert verdict_line(hand.report()) == "nothing to bound: no call is known to launch anything on the GPU"
+
+
+def test_what_stays_in_the_l2_is_said_to() -> None:
+    hand = HandGraph()
+    x = hand.tensor((4, 8))
+    hand.call("aten.relu.default", [x], [hand.tensor((4, 8))])
+    [row] = [row for row in scoreboard_rows(hand.report()) if row.label == "HBM traffic"]
+    assert (row.value, row.detail) == (
+        "0 B",
+        "all of it stays in the L2 of 60 MiB; the tensors touched hold 256 B",
+    )

@@ -96,6 +96,7 @@ def test_gradient_scaling_assumes_an_ordinary_step_and_says_so(gpu):
     assert "_amp_foreach_non_finite_check_and_unscale_" in calls
     assert "_foreach_add_.List" in calls  # the optimizer did step
     assert {g.op for g in gpu.guesses} == {"aten._amp_foreach_non_finite_check_and_unscale_.default"}
+    assert "no gradient of the GradScaler overflowed" in str(gpu.guesses[0])
 
 
 def test_exceptions_raised_during_backward_arrive(gpu):

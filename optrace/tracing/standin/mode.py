@@ -257,7 +257,9 @@ class StandInMode(FakeTensorMode):
             # Whether gradients overflowed decides if the optimizer steps. A trace is of an ordinary step.
             for grad in args[0]:
                 self.values.forget(grad)
-            self.answers.note(str(func), 0.0)
+            self.answers.note(
+                str(func), "no gradient of the GradScaler overflowed, so that the optimizer stepped"
+            )
             return
         self.values.follow(func, args, kwargs, out)
 

@@ -203,9 +203,9 @@ class Answers:
         finally:
             self.assume = chosen
 
-    def note(self, op: str, value: object) -> None:
-        """Keep a value that was assumed whatever the user chose."""
-        self.guesses.append(Guess(op, value))
+    def note(self, op: str, said: str) -> None:
+        """Keep what was assumed whatever the user chose."""
+        self.guesses.append(Guess(op, None, said))
 
     def no_fake(self, op: str) -> None:
         """Keep that the results of `op`, whose shapes nobody knows, were taken to be like its first tensor."""
