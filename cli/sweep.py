@@ -114,10 +114,9 @@ def sweep(
     else:
         say.show(_table(cases))
         ran = sum(1 for _ in traces)
-        say.line(
-            f"{units.counted(len(cases), 'case')} from {units.counted(ran, 'trace')}: GPUs of one compute capability "
-            "share theirs"
-        )
+        if ran < len(cases):
+            shared_by = f"{units.counted(len(cases), 'case')} from {units.counted(ran, 'trace')}"
+            say.line(f"{shared_by}: GPUs of one compute capability share theirs")
     for file in out or []:
         with bad_input(RenderError):
             write_sweep(title, cases, file)
