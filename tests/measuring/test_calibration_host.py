@@ -192,6 +192,16 @@ def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     assert list(found.loop_us) == [1.0, 1.0]
 
 
+def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch):
+    monkeypatch.setattr(calibration, "timed", lambda measure: Timing(measure(), 1.0))
+    monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (1.0,), 1.0, (9.0,)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    x = torch.ones(2, 2)
+    with open_session("cpu", device="cpu") as session:
+        assert _watched(session, TARGET, HOST, lambda: x.relu_().t()) is None
+    assert network_us([], HOST) == {"elementwise": 0.0, "gather": 0.0, "matmul": 0.0}
+
+
 def test_networks_have_the_calls_of_networks_in_use():
     found = {}
     with open_session("fake", gpu="h200") as session:

@@ -119,7 +119,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         measured=True,
     )
     watched = [_watched(session, target, host, step) for step in networks(session.device).values()]
-    return msgspec.structs.replace(host, network_us=network_us(watched, host))
+    return msgspec.structs.replace(host, network_us=network_us([one for one in watched if one], host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,9 @@ def network_us(networks: Iterable[Watched], host: HostProfile) -> dict[HostClass
     }
 
 
-def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched:
-    """Time a step untraced and watched, in turns, and see what its calls are. Times at the host's best speed."""
+def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched | None:
+    """Time a step untraced and watched, in turns, and see what its calls are. Times at the host's best speed. None where
+    it made other calls each time it was watched than when it was recorded."""
     view = torch.ones(8, device=session.device).detach
     runs: list[Gaps] = []
 
@@ -180,7 +181,6 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     turns = [(timed(issue), timed(watch)) for _ in range(_STEPS)]
     issued, seen = ([turn[which] for turn in turns] for which in (0, 1))
     best = host.python_loop_us or 1.0
-    gaps = [(runs[int(timing.us[0])], best / timing.loop_us) for timing in undisturbed(seen)]
     # What being watched adds to a call, by one that is known.
     looked = session.time_gaps(lambda: [view() for _ in range(_CALLS)])
     added_us = max(statistics.median(looked.inside_us) - host.view_us, 0.0)
@@ -188,7 +188,12 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     with session.recording():
         step()
     torch.cuda.synchronize()
+    ops = tuple(node.op for node in session.graph)
     calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in session.graph]
+    gaps = [(runs[int(timing.us[0])], best / timing.loop_us) for timing in undisturbed(seen)]
+    gaps = [(run, scale) for run, scale in gaps if run.ops == ops]
+    if not gaps:
+        return None
     return Watched(
         issued_us=statistics.median(timing.us[0] * best / timing.loop_us for timing in undisturbed(issued)),
         passed_us=statistics.median((sum(run.before_us) + run.tail_us) * scale for run, scale in gaps),
