@@ -12,6 +12,7 @@ from optrace.cost.repeats import Repeat, repeats
 from optrace.cost.signatures import first_places, signatures
 from optrace.cost.traffic import footprints, warm_traffic
 from optrace.cost.works import Works
+from optrace.graph.opgraph import READS, WRITES
 from tests.cost.calls import TARGET, Maker, T
 
 MB = 1 << 20
@@ -34,6 +35,24 @@ def loop(turns, side=1024):
         value = total
     make("aten.relu.default", value, out=T(side, side))
     return make.graph
+
+
+def test_calls_are_alike_that_a_rule_cannot_tell_apart():
+    """Layouts, offsets, sizes of storages, which operands share one, what is written: each tells two calls apart."""
+    make = Maker()
+    x, y = T(4, 24), T(4, 24)
+    first = make("aten.add.Tensor", x, y, out=T(4, 24))
+    graph = make.graph
+    row = graph.op_of(first.id), graph.template_of(first.id)
+    flags = list(graph.operand_flags(first.id))
+    make("aten.add.Tensor", y, x, out=T(4, 24))
+    make("aten.add.Tensor", x, x, out=T(4, 24))
+    make("aten.add.Tensor", x, T(4, 24, alias=x), out=T(4, 24))
+    make("aten.add.Tensor", x, T(24), out=T(4, 24))
+    graph.add_call(
+        *row, graph.operands(first.id), [READS | WRITES, flags[1]], graph.outputs(first.id), source=0
+    )
+    assert signatures(graph.columns()).of.tolist() == [0, 0, 1, 2, 3, 4]
 
 
 def test_a_loop_is_found_with_the_storages_of_a_turn():

@@ -24,8 +24,10 @@ ROWS = [
     (("aten.randperm.default", 1000), T(1000, dtype="int64"), 3 + 1, 0, 0, 0),
     (("aten.normal.Tensor_Tensor", x, T(4, 24)), T(4, 24), 1 + 2, 0, 0, 3 * 4 * 24),
     (("aten.cat.default", [x, T(4, 24)]), T(8, 24), 1, 0, 0, 0),
+    (("aten.cat.default", [T(1, 2) for _ in range(128)]), T(128, 2), 1, 0, 0, 0),
     (("aten.cat.default", [T(1, 2) for _ in range(129)]), T(129, 2), 2, 0, 0, 0),
     # Strided inputs: 64 a launch. Another dtype, or five dimensions: a copy each.
+    (("aten.cat.default", [T(1, 2, stride=(4, 2)) for _ in range(64)]), T(64, 2), 1, 0, 0, 0),
     (("aten.cat.default", [T(1, 2, stride=(4, 2)) for _ in range(65)]), T(65, 2), 2, 0, 0, 0),
     (("aten.cat.default", [x, T(4, 24, dtype="bfloat16")], 1), T(4, 48), 2, 0, 0, 0),
     (("aten.cat.default", [T(1, 1, 1, 2, 3), T(1, 1, 1, 2, 3)], 4), T(1, 1, 1, 2, 6), 2, 0, 0, 0),
