@@ -80,5 +80,5 @@ def _shown(name: str) -> str:
 
 def _message(error: Exception) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    # typer 0.29 leaves the word of its validator in.
-    return str(message).replace(": Value error, ", ": ").rstrip(".")
+    # typer lists choices line by line, and 0.29 leaves the word of its validator in.
+    return " ".join(str(message).split()).replace(": Value error, ", ": ").rstrip(".")
