@@ -38,13 +38,13 @@ def test_a_shell_that_there_is_no_script_for(optrace) -> None:
     assert "'tcsh'" in ran.err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_no_shell_is_told_in_one_line(optrace) -> None:
     ran = optrace("completion")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert all(shell in ran.err for shell in ("bash", "zsh", "fish"))
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(
     "command", ["optrace model.py", "optrace check model.py", "optrace measure model.py"]
 )
