@@ -77,3 +77,9 @@ def test_a_result_keeps_the_order_of_its_operands(meta):
     assert not result_is_contiguous(meta(4, 24, stride=(1, 4)), meta(4, 24, stride=(1, 4)))
     # An expanded gradient has no order of its own.
     assert result_is_contiguous(meta(4, 24, stride=(0, 0)), meta(4, 24))
+
+
+def test_a_dimension_of_one_takes_the_stride_of_its_neighbour():
+    # Fastest first: one element, whose stride no step takes, then eight side by side.
+    run = merged((8, 1), [(4, 28)], [1, 0])
+    assert (run.shape, run.strides) == ((8,), ((4,),))
