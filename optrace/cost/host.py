@@ -210,7 +210,7 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
         between.call_us + between.module_us * entered + np.where(chooses, between.attention_us, 0.0),
     )
     if places:
-        found[:: max(1, columns.calls // max(1, graph.info.steps))] = between.step_us
+        found[graph.step_starts()] = between.step_us
     found[optimizer & ~np.concatenate(([False], optimizer[:-1]))] = between.optimizer_step_us
     return found
 

@@ -500,6 +500,11 @@ class OpGraph:
         columns = self.columns()
         return array("q", columns.freed_after.tobytes()), array("q", columns.freed_storage.tobytes())
 
+    def step_starts(self) -> list[int]:
+        """The first call of each step: where steps are marked, else the first call of all."""
+        marked = sorted({mark.call for mark in self.marks if mark.kind in ("step", "run")})
+        return [call for call in (0, *marked[1:]) if call < len(self)]
+
     @cached_property
     def edges(self) -> list[Edge]:
         """Dependences by tensor identity and through storage, by (dst, operand)."""

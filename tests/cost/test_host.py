@@ -12,7 +12,7 @@ from optrace.cost.profiles import pricing
 from optrace.cost.rules import work_of
 from optrace.cost.work import Work
 from optrace.cost.works import Works
-from optrace.graph import Frame, ModuleCall, Source
+from optrace.graph import Frame, Mark, ModuleCall, Source
 from optrace.graph.nouns import PHASES
 from tests.cost.calls import TARGET, Maker, T
 
@@ -162,6 +162,26 @@ def test_python_that_nobody_timed_goes_by_the_place(calls, python_us):
     assert list(host_columns(graph, columns, works, HOST).python_us) == [
         0.0 if phase == "backward" else 3.0 for phase, *_ in calls
     ]
+
+
+def test_what_stands_before_a_step_is_paid_where_each_step_begins():
+    make = Maker()
+    for _ in range(5):
+        make(CALL[0], *CALL[1], out=CALL[2])
+    graph = make.graph
+    for number in range(5):
+        module = graph.module_calls.add(ModuleCall("m", "M", 1))
+        graph.set_origin(number, source=graph.source_of(number), module=module, phase="forward")
+    graph.marks += [
+        Mark("run", 0),
+        Mark("run", 2),
+        Mark("step", 2),
+        Mark("step", 5),
+    ]  # steps of two and of three
+    columns = graph.columns()
+    works = Works.of_graph(graph, columns, TARGET)
+    host = msgspec.structs.replace(HOST, between=BETWEEN)
+    assert list(host_columns(graph, columns, works, host).python_us) == [60.0, 5, 60.0, 5, 5]
 
 
 def test_where_no_module_is_known_calls_that_launch_are_taken_for_modules_and_views_for_none():

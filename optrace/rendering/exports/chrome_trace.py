@@ -113,13 +113,9 @@ def _us(value: float) -> float:
 
 
 def _steps(graph: OpGraph, clock: Clock) -> Iterator[Event]:
-    """Each step, under the name by which readers find them: on the host, until the next begins. Where the record marks
-    none the run is one."""
-    marked = sorted(
-        {mark.call for mark in graph.marks if mark.kind in ("step", "run") and mark.call < len(graph)}
-    )
+    """Each step, under the name by which readers find them: on the host, until the next begins."""
     starts = [0.0]
-    for call in marked[1:]:
+    for call in graph.step_starts()[1:]:
         inside = (clock.host[number] for number in range(call, len(clock.host)))
         entered = next((one for one in inside if one is not None), None)
         if entered is not None:
