@@ -7,7 +7,8 @@ templates, layouts, lines and modules are met here, for a few hundred calls one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from threading import RLock, get_ident
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,7 +99,7 @@ class Encoder:
     @property
     def calls(self) -> int:
         """How many calls were recorded, those that wait to be appended too."""
-        return len(self._graph) + sum(type(event) is tuple for event in self._events[:])
+        return len(self._graph) + sum(type(event) is tuple for event in self._events)
 
     def number(self, seen: SeenTensor) -> int:
         """The number of a tensor, given now if it has none."""
@@ -124,7 +125,8 @@ class Encoder:
             if not count:
                 return
             batch = _Batch(self, self._graph, self._forward_calls.copy())
-            batch.add(self._events[:count])
+            # Not a slice: a collection of garbage while it is made may run whoever looks at the graph, and empty the list.
+            batch.add(islice(self._events, count))
             if self._batches != batches:
                 return  # a signal's handler looked at the graph meanwhile, for which all was appended
             state = {"_batches": batches + 1, "_forward_calls": batch.forward_calls}
@@ -214,7 +216,7 @@ class _Batch:
         self._new_tensors: list[SeenTensor] = []
         self._new_storages: list[SeenStorage] = []
 
-    def add(self, events: Sequence[Event]) -> None:
+    def add(self, events: Iterable[Event]) -> None:
         """Append the rows of ``events``."""
         rows, encoder, forward_calls = self.rows, self._encoder, self.forward_calls
         template_of, place_of, number = encoder.template, encoder.place, self._number

@@ -122,8 +122,9 @@ class OpTracer:
             self._graph.info = replace(self._graph.info, notes=(*self._graph.info.notes, text))
 
     def mark(self, kind: MarkKind, frame: Frame | None) -> None:
-        """Keep what happened between two calls."""
-        self.graph.marks.append(Mark(kind, len(self.graph), frame))
+        """Keep what happened between two calls. A finalizer may read a clock while the encoder runs, so nothing is
+        encoded here."""
+        self._graph.marks.append(Mark(kind, self.calls, frame))
 
     def set_precision(self, float32_matmul: str, float32_convolution: str) -> None:
         """Say in which precision float32 matrix products and convolutions ran."""

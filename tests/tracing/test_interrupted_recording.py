@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from linecache import getline
 from pathlib import Path
 from types import FrameType
@@ -101,6 +103,40 @@ def check(graph: OpGraph) -> None:
             assert (node.outputs[0].shape, node.outputs[0].offset) == ((3,), 1)
         assert node.source.line is not None
         assert Path(node.source.line.file).name == Path(__file__).name
+
+
+def test_a_clock_that_a_finalizer_reads_as_the_encoder_begins_is_marked_between_its_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, turns = torch.ones(4), 3 * tracer._MANY
+    reads: list[int] = []
+
+    def read(_phase: str, _: object) -> None:
+        gc.set_threshold(0)
+        reads.append(session.calls)
+        time.perf_counter()
+
+    class Batch(encoding._Batch):
+        @property
+        def add(self) -> Any:
+            add = super().add
+            gc.set_threshold(1)  # garbage is collected when the batch is to get its events
+            return add
+
+    monkeypatch.setattr(encoding, "_Batch", Batch)
+    threshold = gc.get_threshold()
+    with open_session("cpu", device="cpu") as session, session.recording():
+        gc.set_threshold(0)
+        gc.callbacks.append(read)
+        try:
+            for turn in range(turns):
+                x + turn
+        finally:
+            gc.callbacks.remove(read)
+            gc.set_threshold(*threshold)
+    assert [node.args[1] for node in session.graph] == list(range(turns))
+    assert reads
+    assert [mark.call for mark in session.graph.marks] == reads
 
 
 def test_a_look_at_the_graph_from_within_the_encoder_appends_nothing_twice() -> None:
