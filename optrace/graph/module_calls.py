@@ -29,7 +29,11 @@ class ModuleCalls:
 
     def add(self, value: ModuleCall) -> int:
         """The row of a module call, entered once."""
-        module, call = self._module_number(value.path, value.cls), value.call
+        return self.enter(value.path, value.cls, value.call)
+
+    def enter(self, path: str, cls: str, call: int) -> int:
+        """The row of the ``call``-th call of a module, entered once."""
+        module = self._module_number(path, cls)
         by_call = self._by_call[module]
         near = 0 <= call < len(by_call) + _NEAR
         if near and call < len(by_call) and by_call[call]:

@@ -43,7 +43,7 @@ class Op(NamedTuple):
 #: the thread; the sequence number of the node that autograd makes next; the backward pass that runs, or -1; the sequence
 #: number of the node that runs in it, or -1; and in a pass, whether nodes are made.
 Call: TypeAlias = tuple[
-    Op,
+    torch._ops.OpOverload,
     list[Any],  # keys of the arguments by position
     tuple[tuple[str, Any], ...],  # by name
     Any,  # key of the result
@@ -74,27 +74,15 @@ class Encoder:
         self._events = events
         self._identities = identities
         self._sources = sources
-        self._ops: dict[int, Op] = {}
-        self._templates: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        #: What is known by now, of overloads by address, of templates by the keys of a call, of places by walk.
+        self.ops: dict[int, Op] = {}
+        self.templates: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        self.places = sources.places
         self._layouts: dict[tuple[Any, ...], int] = {}
-        self._contents: dict[tuple[int, str, str], Storage] = {}
+        self._contents: dict[tuple[int, str, bool], Storage] = {}
         self._forward_calls = _ForwardCalls()
         self._alone = RLock()
         self._batches = 0
-
-    def op(self, func: torch._ops.OpOverload) -> Op:
-        """An overload, entered once."""
-        op = self._ops.get(id(func))
-        if op is None:
-            facts = facts_of(func)
-            by_name = {
-                name: WRITES if name in facts.out_args else READS | WRITES if name in facts.mutates else READS
-                for name in facts.arg_names
-            }
-            by_position = tuple(by_name[name] for name in facts.arg_names)
-            number = self._graph.add_op_facts(facts)
-            op = self._ops[id(func)] = Op(func, number, by_position, by_name)
-        return op
 
     @property
     def calls(self) -> int:
@@ -148,14 +136,24 @@ class Encoder:
 
     # -- what many calls have in common ------------------------------------------------------------
 
+    def op(self, func: torch._ops.OpOverload) -> Op:
+        """An overload, to be entered."""
+        facts = facts_of(func)
+        by_name = {
+            name: WRITES if name in facts.out_args else READS | WRITES if name in facts.mutates else READS
+            for name in facts.arg_names
+        }
+        by_position = tuple(by_name[name] for name in facts.arg_names)
+        number = self._graph.add_op_facts(facts)
+        op = self.ops[id(func)] = Op(func, number, by_position, by_name)
+        return op
+
     def template(self, key: tuple[Any, ...], op: Op) -> tuple[int, bytes]:
         """The number of the template that the keys of a call (``op``'s number; arguments by position, by name; result)
-        stand for, and the flags of its operands."""
-        known = self._templates.get(key)
-        if known is None:
-            _, given, named, made = key
-            number = self._graph.add_template(self._value(given), self._value(named), self._value(made))
-            known = self._templates[key] = (number, _flags(op, given, named))
+        stand for, and the flags of its operands; to be entered."""
+        _, given, named, made = key
+        number = self._graph.add_template(self._value(given), self._value(named), self._value(made))
+        known = self.templates[key] = (number, _flags(op, given, named))
         return known
 
     def _value(self, key: Any) -> Any:
@@ -181,10 +179,10 @@ class Encoder:
 
     def content(self, seen: SeenStorage) -> Storage:
         """What the graph keeps of a storage: one object for all that are alike."""
-        key = (seen.nbytes, seen.device, "pinned" if seen.pinned else "")
+        key = (seen.nbytes, seen.device, seen.pinned)
         content = self._contents.get(key)
         if content is None:
-            content = self._contents[key] = Storage(*key)
+            content = self._contents[key] = Storage(seen.nbytes, seen.device, "pinned" if seen.pinned else "")
         return content
 
     def source_row(self, place: Place) -> int:
@@ -194,7 +192,7 @@ class Encoder:
 
     def module_row(self, activation: Activation) -> int:
         """The row of a module's call in the graph's table."""
-        activation.row = self._graph.module_calls.add(activation.call)
+        activation.row = self._graph.module_calls.enter(activation.path, activation.cls, activation.number)
         return activation.row
 
     def place(self, walk: Walk) -> Place:
@@ -218,8 +216,8 @@ class _Batch:
 
     def add(self, events: Iterable[Event]) -> None:
         """Append the rows of ``events``."""
-        rows, encoder, forward_calls = self.rows, self._encoder, self.forward_calls
-        template_of, place_of, number = encoder.template, encoder.place, self._number
+        rows, encoder, forward_calls, number = self.rows, self._encoder, self.forward_calls, self._number
+        ops, templates, places = encoder.ops, encoder.templates, encoder.places
         calls, operands, flags, outputs = rows.calls, rows.operands, rows.operand_flags, rows.outputs
         numbered = self._tensors
         call = self._calls
@@ -229,7 +227,7 @@ class _Batch:
                 freed.append(event)
                 continue
             (
-                op,
+                func,
                 given,
                 named,
                 made,
@@ -248,8 +246,10 @@ class _Batch:
             if freed:
                 self._add_frees(freed, call, seen_operands)
                 freed = []
-            template, operand_flags = template_of((op.number, tuple(given), named, made), op)
-            place = place_of(walk)
+            op = ops.get(id(func)) or encoder.op(func)
+            key = (op.number, tuple(given), named, made)
+            template, operand_flags = templates.get(key) or encoder.template(key, op)
+            place = places.get(walk) or encoder.place(walk)
             module = -1 if activation is None else activation.row
             if module < 0 and activation is not None:
                 module = encoder.module_row(activation)
@@ -279,32 +279,34 @@ class _Batch:
     def _add_frees(self, freed: Sequence[SeenStorage], call: int, operands: Sequence[SeenTensor]) -> None:
         """Storages that were gone when ``call`` had run: those of its operands not before it, as where it packs weights
         into one buffer."""
-        in_use = {id(seen.storage) for seen in operands}
+        in_use = [seen.storage for seen in operands]
         for seen in freed:
             self.rows.freed_storage.append(self._storage(seen))
-            self.rows.freed_after.append(call if id(seen) in in_use else call - 1)
+            self.rows.freed_after.append(call if seen in in_use else call - 1)
             self.freed.append(seen)
 
     def _number(self, seen: SeenTensor) -> int:
+        tensors = self._new_tensors
         new = seen.number - self._tensors
-        if new < 0 or (new < len(self._new_tensors) and self._new_tensors[new] is seen):
+        if new < 0 or (new < len(tensors) and tensors[new] is seen):
             return seen.number
-        rows = self.rows
+        rows, storage = self.rows, seen.storage
         rows.tensor_layout.append(self._encoder.layout(seen))
-        rows.tensor_storage.append(NO_STORAGE if seen.storage is None else self._storage(seen.storage))
+        rows.tensor_storage.append(NO_STORAGE if storage is None else self._storage(storage))
         rows.tensor_offset.append(int(seen.offset))
-        seen.number = self._tensors + len(self._new_tensors)
-        self._new_tensors.append(seen)
-        return seen.number
+        seen.number = number = self._tensors + len(tensors)
+        tensors.append(seen)
+        return number
 
     def _storage(self, seen: SeenStorage) -> int:
+        storages = self._new_storages
         new = seen.number - self._storages
-        if new < 0 or (new < len(self._new_storages) and self._new_storages[new] is seen):
+        if new < 0 or (new < len(storages) and storages[new] is seen):
             return seen.number
         self.rows.storages.append(self._encoder.content(seen))
-        seen.number = self._storages + len(self._new_storages)
-        self._new_storages.append(seen)
-        return seen.number
+        seen.number = number = self._storages + len(storages)
+        storages.append(seen)
+        return number
 
     def _row(self, call: int) -> tuple[int, ...]:
         """Where a call came from: its row as far as its source and its module."""

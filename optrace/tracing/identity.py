@@ -29,20 +29,19 @@ class SeenStorage(ref[torch.UntypedStorage]):
 
     __slots__ = ("address", "device", "nbytes", "number", "pinned")
 
-    address: int
     number: int
+    address: int
     nbytes: int
     device: str
     pinned: bool
 
 
 class SeenTensor(ref[torch.Tensor]):
-    """A tensor as it was when it was first seen; ``address`` is its storage's. Without a storage both are None."""
+    """A tensor as it was when it was first seen."""
 
-    __slots__ = ("address", "device", "dtype", "number", "offset", "shape", "storage", "stride")
+    __slots__ = ("device", "dtype", "number", "offset", "shape", "storage", "stride")
 
     number: int
-    address: int | None
     storage: SeenStorage | None
     shape: torch.Size
     stride: tuple[int, ...]
@@ -73,20 +72,15 @@ class Identities:
     def seen(self, tensor: torch.Tensor) -> SeenTensor:
         """What is known of a tensor; a new one if its layout or its storage was exchanged since it was seen."""
         seen = self._tensors.get(id(tensor))
-        if (
-            seen is not None
-            and seen() is tensor
-            and (
-                (address := seen.address) is None
-                or (
-                    tensor.untyped_storage()._cdata == address
-                    and tensor.shape == seen.shape
-                    and tensor.stride() == seen.stride
-                    and tensor.storage_offset() == seen.offset
-                )
-            )
-        ):
-            return seen
+        if seen is not None and seen() is tensor:
+            storage = seen.storage
+            if storage is None or (
+                tensor.untyped_storage() is storage()
+                and tensor.shape == seen.shape
+                and tensor.stride() == seen.stride
+                and tensor.storage_offset() == seen.offset
+            ):
+                return seen
         return self._enter(tensor)
 
     def close(self) -> None:
@@ -99,16 +93,18 @@ class Identities:
         as ``zero_grad`` does with the gradients of the step before. Fake tensors of another mode are on no device of
         this run."""
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        if mode is None and not _cuda_is_there():
+            return
         gc.collect()
-        for item in gc.get_objects():
-            if issubclass(type(item), torch.Tensor):
-                # As it was made: a stand-in takes those of an earlier one over where they are asked.
-                if isinstance(item, FakeTensor) and vars(item).get("fake_mode") is not mode:
-                    continue
-                yield from self._on_device(item)
-                # Of a view torch raises where its base was since written.
-                if not item._is_view() and item.is_leaf and item.requires_grad and item.grad is not None:
-                    yield from self._on_device(item.grad)
+        classes = _with_subclasses(torch.Tensor)
+        for item in [item for item in gc.get_objects() if type(item) in classes]:
+            # As it was made: a stand-in takes those of an earlier one over where they are asked.
+            if isinstance(item, FakeTensor) and vars(item).get("fake_mode") is not mode:
+                continue
+            yield from self._on_device(item)
+            # Of a view torch raises where its base was since written.
+            if not item._is_view() and item.is_leaf and item.requires_grad and item.grad is not None:
+                yield from self._on_device(item.grad)
 
     def _on_device(self, tensor: torch.Tensor) -> Iterator[SeenStorage]:
         try:
@@ -122,7 +118,7 @@ class Identities:
         if not _has_storage(tensor):
             return None
         storage = tensor.untyped_storage()
-        seen = self._storages.get(storage._cdata)
+        seen = self._storages.get(id(storage))
         return None if seen is None or seen() is not storage else _number(seen)
 
     def known_tensor(self, tensor: torch.Tensor) -> int | None:
@@ -152,22 +148,23 @@ class Identities:
 
     def _enter(self, tensor: torch.Tensor) -> SeenTensor:
         seen = SeenTensor(tensor)
-        seen.number = UNNUMBERED
-        seen.shape, seen.dtype = tensor.shape, tensor.dtype
-        if _has_storage(tensor):
-            storage = self._storage(tensor)
-            seen.storage, seen.address, seen.device = storage, storage.address, storage.device
-            seen.stride, seen.offset = tensor.stride(), tensor.storage_offset()
+        seen.number, seen.dtype = UNNUMBERED, tensor.dtype
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            storage = seen.storage = self._storage(tensor)
+            seen.device = storage.device
+            seen.shape, seen.stride, seen.offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         else:
-            seen.storage = seen.address = None
+            seen.storage = None
             seen.device, seen.stride, seen.offset = self.device_name(_device(tensor)), (), 0
-        self._tensors[id(tensor)] = seen
+            # One that C++ nests has no shape.
+            seen.shape = torch.Size() if tensor.layout is torch.strided else tensor.shape
+        self._tensors[id(tensor)] = seen  # whole, whatever interrupts
         return seen
 
     def _storage(self, tensor: torch.Tensor) -> SeenStorage:
         """The storage of a tensor, as large as it is now."""
         storage = tensor.untyped_storage()
-        address, nbytes = storage._cdata, storage.nbytes()
+        address, nbytes = id(storage), storage.nbytes()
         seen = self._storages.get(address)
         if seen is None or seen() is not storage:
             seen = SeenStorage(storage, self._gone)
@@ -188,6 +185,17 @@ class Identities:
         return name
 
 
+def _with_subclasses(cls: type) -> set[type]:
+    """A class and all below it."""
+    below: list[type] = type.__subclasses__(cls)
+    return {cls}.union(*map(_with_subclasses, below))
+
+
+def _cuda_is_there() -> bool:
+    """Whether CUDA was started: before, no memory is on a device and none is pinned."""
+    return torch.cuda.is_initialized()  # type: ignore[no-untyped-call,no-any-return]  # torch leaves it untyped
+
+
 def _number(seen: SeenTensor | SeenStorage) -> int | None:
     return None if seen.number == UNNUMBERED else seen.number
 
@@ -205,4 +213,4 @@ def _is_pinned(tensor: torch.Tensor) -> bool:
     a subclass would run code of its own to answer."""
     if isinstance(tensor, FakeTensor):
         return bool(getattr(tensor, "pinned", False))
-    return type(tensor) is torch.Tensor and tensor.is_pinned()
+    return type(tensor) is torch.Tensor and _cuda_is_there() and tensor.is_pinned()

@@ -18,8 +18,6 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from optrace.graph import ModuleCall
-
 
 @dataclass(slots=True)
 class Activation:
@@ -37,11 +35,6 @@ class Activation:
     frame_address: int
     chain: int | None = None
     row: int = -1
-
-    @property
-    def call(self) -> ModuleCall:
-        """What is kept of it."""
-        return ModuleCall(self.path, self.cls, self.number)
 
 
 class ModuleTracker:

@@ -109,7 +109,8 @@ class SourceFinder:
         # By address: hashing a code object hashes all its constants. The object is kept beside.
         self._codes: dict[int, tuple[int, dict[int, int], CodeType]] = {}
         self._frames: list[Frame] = []
-        self._places: dict[Walk, Place] = {}
+        #: What is known by now, by walk.
+        self.places: dict[Walk, Place] = {}
         # The frame that entered autograd's engine, by backward pass, address and modules being called; what it is walked to.
         self._engine = (-1, 0, 0)
         self._engine_walk: Walk = ()
@@ -123,9 +124,9 @@ class SourceFinder:
 
     def place(self, walk: Walk) -> Place:
         """What is known of the stack that was walked."""
-        place = self._places.get(walk)
+        place = self.places.get(walk)
         if place is None:
-            place = self._places[walk] = self._place((*walk[1:], *self._chains[walk[0]]))
+            place = self.places[walk] = self._place((*walk[1:], *self._chains[walk[0]]))
         return place
 
     def walk(self, frame: FrameType | None, activations: Sequence[Activation], task: int = -1) -> Walk:

@@ -145,12 +145,7 @@ class OpTracer:
         """
         if not self.enabled:
             return run(*args, **kwargs)
-        op, key, seen, tensor_types = (
-            self._encoder.op(func),
-            self._key,
-            self._identities.seen,
-            self._tensor_types,
-        )
+        key, seen, tensor_types = self._key, self._identities.seen, self._tensor_types
         operands: list[SeenTensor] = []
         given: list[Any] = []
         # Asking a tensor for its shape is no call of the user's program: no function mode has to look at it.
@@ -165,7 +160,11 @@ class OpTracer:
         result = run(*args, **kwargs)
         outputs: list[SeenTensor] = []
         with _WithoutFunctions():
-            made = key(result, outputs)
+            if type(result) in tensor_types:
+                outputs.append(seen(result))
+                made = HOLE
+            else:
+                made = key(result, outputs)
             task, node, makes_nodes = _get_task(), -1, False
             if task != -1:
                 running, makes_nodes = _get_node(), torch.is_grad_enabled()
@@ -176,7 +175,7 @@ class OpTracer:
             walk = self._sources.walk(sys._getframe(1).f_back, activations, task)
             self._events.append(
                 (
-                    op,
+                    func,
                     given,
                     named,
                     made,

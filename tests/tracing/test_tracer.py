@@ -194,6 +194,37 @@ def test_frees_are_seen_and_no_tensor_is_kept_alive():
     assert not [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == (1000,)]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's word on its prototype
+def test_a_tensor_that_is_nested_has_no_storage_and_no_shape():
+    def program():
+        rows = [torch.ones(2, 3), torch.ones(4, 3)]
+        nested = torch.nested.nested_tensor(rows)
+        nested + nested
+
+    *_, call = traced(program)
+    assert call.op == "aten.add.Tensor"
+    assert [(tensor.shape, tensor.storage) for tensor in (*call.inputs, *call.outputs)] == [((), -1)] * 3
+
+
+def test_a_recording_where_no_device_is_begins_without_a_look_at_all_objects():
+    begun = []
+
+    def count(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            begun.append(info)
+
+    with open_session("cpu", device="cpu") as session:
+        gc.collect()
+        gc.callbacks.append(count)
+        try:
+            with session.recording():
+                torch.ones(2)
+        finally:
+            gc.callbacks.remove(count)
+    assert not begun
+    assert len(session.graph) == 1
+
+
 def test_a_failing_program_leaves_the_partial_graph():
     def program():
         x = torch.ones(2)
