@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from optrace.tracing import interrupts
 from optrace.tracing.facts import is_composite
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,6 +86,8 @@ class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         kind = kind_of(func)
         if kind == LEFT_OUT:
             return func(*args, **kwargs)
+        if interrupts.noted:
+            interrupts.raise_noted()
         if kind == COMPOSITE and torch.is_inference_mode_enabled():
             with self:
                 result = func.decompose(*args, **kwargs)

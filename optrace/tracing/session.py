@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 import torch
 
 from optrace.graph import Frame, OpGraph, TraceInfo
+from optrace.tracing import interrupts
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.clocks import heard
 from optrace.tracing.gaps import Gaps, timed_gaps, watching_overhead_us
@@ -124,6 +125,7 @@ class Session:
         try:
             with self._tracer.recording():
                 yield
+                interrupts.raise_noted()
         finally:
             self._recording = False
             self._tracer.enabled = True
@@ -280,6 +282,7 @@ def open_session(
             "mode cuda: there is a GPU" if has_gpu else "mode fake: torch sees no GPU, nothing is computed",
         )
     with ExitStack() as stack:
+        stack.enter_context(interrupts.noted_in_between())
         # What is priced is the eager program: compiled functions run as they are written.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_compiling_noted())

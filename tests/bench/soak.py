@@ -3,13 +3,14 @@
     python -m tests.bench.soak [TIMES [KIND]]
 
 TIMES (default 200) traces of a training step in fake mode run to their end; as many are interrupted by a call, drawn
-at random; as many by a timer, anywhere inside the session. KIND is how the names of the kinds begin that are run
+at random; as many by SIGINT, which a timer of the kernel sends, anywhere from the opening of the session to its end. KIND is how the names of the kinds begin that are run
 (``whole``, ``interrupted``). Exit status 1 if a tensor, a file, a mode or a name of
 torch is not as it was before.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
@@ -17,14 +18,15 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from optrace.tracing import Session, open_session
+from optrace.tracing import open_session
 from tests.standin.torch_state import torch_state
 
 
@@ -42,8 +44,8 @@ def step() -> None:
         optimizer.step()
 
 
-def traced(session: Session) -> None:
-    with session.recording():
+def traced() -> None:
+    with open_session("fake") as session, session.recording():
         step()
 
 
@@ -64,41 +66,71 @@ class Held:
         return cls(tensors, len(os.listdir("/proc/self/fd")), pages * resource.getpagesize())
 
 
-Run = Callable[[Session], None]
+Run = Callable[[], None]
 
 
 def interrupting_call(number: int) -> Run:
     """A trace whose call ``number`` is interrupted instead of being executed."""
 
-    def run(session: Session) -> None:
-        tracer = session._tracer
-        recorded = tracer.call
+    def run() -> None:
+        with open_session("fake") as session:
+            tracer = session._tracer
+            recorded = tracer.call
 
-        def call(run: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            if len(session.graph) == number:
-                raise KeyboardInterrupt
-            return recorded(run, func, args, kwargs)
+            def call(run: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+                if len(session.graph) == number:
+                    raise KeyboardInterrupt
+                return recorded(run, func, args, kwargs)
 
-        tracer.call = call  # type: ignore[method-assign]  # between the program and the recorder
-        traced(session)
+            tracer.call = call  # type: ignore[method-assign]  # between the program and the recorder
+            with session.recording():
+                step()
 
     return run
 
 
+class _Notification(ctypes.Structure):
+    """``struct sigevent`` of Linux: which signal a timer sends to the process."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("how", ctypes.c_int),
+        ("unused", ctypes.c_char * 48),
+    )
+
+
+class _Times(ctypes.Structure):
+    """``struct itimerspec``: how often, and when first."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns"))
+
+
+_CLOCK_PROCESS_CPUTIME_ID = 2
+
+
+@contextmanager
+def interrupt_after(seconds: float) -> Iterator[None]:
+    """The kernel sends SIGINT after so much process time; a thread or a handler in Python would first need the
+    interpreter, and so choose the moment."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    timer, when = ctypes.c_void_p(), _Times(first_s=int(seconds), first_ns=int(seconds % 1 * 1e9))
+    what = _Notification(signal=signal.SIGINT)
+    if libc.timer_create(_CLOCK_PROCESS_CPUTIME_ID, ctypes.byref(what), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    try:
+        libc.timer_settime(timer, 0, ctypes.byref(when), None)
+        yield
+    finally:
+        libc.timer_delete(timer)
+
+
 def interrupted_after(seconds: float) -> Run:
-    """A trace that a signal interrupts wherever it is after so much process time."""
+    """A trace that Ctrl-C interrupts wherever it is after so much process time."""
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def run(session: Session) -> None:
-        before = signal.signal(signal.SIGPROF, interrupt)
-        try:
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            traced(session)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+    def run() -> None:
+        with interrupt_after(seconds):
+            traced()
 
     return run
 
@@ -108,12 +140,8 @@ def left_changed(run: Run) -> tuple[bool, list[object]]:
     before = torch_state()
     interrupted = False
     try:
-        with open_session("fake") as session:
-            run(session)
-    except (KeyboardInterrupt, RuntimeError) as error:
-        # What is raised inside autograd's engine, between two calls, arrives as a RuntimeError: see docs/limits.md.
-        if isinstance(error, RuntimeError) and "autograd lost it" not in str(error):
-            raise
+        run()
+    except KeyboardInterrupt:
         interrupted = True
     return interrupted, before.changed_in(torch_state())
 
@@ -121,11 +149,11 @@ def left_changed(run: Run) -> tuple[bool, list[object]]:
 def calls_and_seconds() -> tuple[int, float]:
     """Of one warm trace: its calls, and its process time."""
     for _ in range(2):
-        with open_session("fake") as session:
-            start = time.process_time()
-            traced(session)
-            seconds = time.process_time() - start
-            calls = len(session.graph)
+        start = time.process_time()
+        with open_session("fake") as session, session.recording():
+            step()
+        seconds = time.process_time() - start
+        calls = len(session.graph)
     return calls, seconds
 
 

@@ -1,5 +1,7 @@
 """A small soak; the whole one is ``python -m tests.bench.soak``."""
 
+import sys
+
 import pytest
 
 from tests.bench.memory import bytes_a_call
@@ -33,13 +35,11 @@ def test_a_trace_interrupted_in_a_call_leaves_torch_as_it_was(whole, part):
     assert left_changed(interrupting_call(int(part * calls))) == (True, [])
 
 
-# Where the signal meets the end of an object, Python prints the interrupt and goes on.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("part", [0.01, 0.4, 0.8])
+@pytest.mark.skipif(sys.platform != "linux", reason="a timer of Linux")
+@pytest.mark.parametrize("part", [0.01, 0.15, 0.3, 0.4, 0.55, 0.65, 0.8])
 def test_a_trace_interrupted_by_a_signal_leaves_torch_as_it_was(whole, part):
     _, seconds = whole
-    _, left = left_changed(interrupted_after(part * seconds))
-    assert left == []
+    assert left_changed(interrupted_after(part * seconds)) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 
+from optrace.tracing import interrupts
 from optrace.tracing.calls import COMPOSITE, LEFT_OUT, Watcher, kind_of, never_compiled
 from optrace.tracing.standin.device import BACKEND, META, parse, to_backend
 from optrace.tracing.standin.kernels import instead
@@ -140,6 +141,8 @@ class StandInMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if interrupts.noted and not self.depth and kind_of(func) != LEFT_OUT:
+            self._interrupt()
         if self.watcher is None or self.depth or (kind := kind_of(func)) == LEFT_OUT:
             return self._execute(func, types, args, kwargs)
         if kind == COMPOSITE and torch.is_inference_mode_enabled():
@@ -151,6 +154,13 @@ class StandInMode(FakeTensorMode):
             return self.watcher.call(partial(self._watched, func, types), func, args, kwargs)
         except BaseException as error:
             self.failure = error  # raised by the watcher itself, as an interrupt is
+            raise
+
+    def _interrupt(self) -> None:
+        try:
+            interrupts.raise_noted()
+        except KeyboardInterrupt as error:
+            self.failure = error
             raise
 
     def unseen(self, func: Any, args: Sequence[Any]) -> Any:
