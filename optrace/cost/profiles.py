@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -220,20 +220,21 @@ class Pricing:
 
 
 def pricing(
-    gpu: str = "h200",
-    host: str | None = None,
+    gpu: str | GpuProfile = "h200",
+    host: str | HostProfile | None = None,
     *,
     dispatch_us: float | None = None,
     launch_us: float | None = None,
     bandwidth_tb_s: float | None = None,
 ) -> Pricing:
-    """Profiles by name, with single numbers replaced where given; with no ``host``, this machine as it was calibrated,
-    or else ``DEFAULT_HOST``.
+    """Profiles, by name or themselves, with single numbers replaced where given; with no ``host``, this machine as it
+    was calibrated, or else ``DEFAULT_HOST``.
 
     Raises ``UnknownProfileError`` for a name that matches none, ``ProfileFileError`` for a file that holds none and
     ``ValueError`` for a rate that is not positive or a time that is negative.
     """
-    gpu_profile, host_profile = find_gpu(gpu), this_host() if host is None else find_host(host)
+    gpu_profile = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    host_profile = this_host() if host is None else find_host(host) if isinstance(host, str) else host
     overrides = []
     for name, value in (("dispatch_us", dispatch_us), ("launch_us", launch_us)):
         if value is not None:
@@ -290,6 +291,19 @@ def gpu_profiles() -> Mapping[str, GpuProfile]:
 def host_profiles() -> Mapping[str, HostProfile]:
     """All host profiles by key."""
     return _load("host", HostProfile)
+
+
+def ships(profile: GpuProfile | HostProfile, but_for: Iterable[str] = ()) -> bool:
+    """Whether each installation of this version has a profile of these numbers, ``but_for`` the fields named."""
+    shipped: GpuProfile | HostProfile | None
+    if isinstance(profile, GpuProfile):
+        shipped = _profiles_in(_shipped("gpu"), GpuProfile).get(profile.key)
+    else:
+        shipped = _profiles_in(_shipped("host"), HostProfile).get(profile.key)
+    if shipped is None:
+        return False
+    replaced = {field: getattr(profile, field) for field in but_for}
+    return bool(msgspec.structs.replace(shipped, **replaced) == profile)
 
 
 def _load(folder: str, kind: type[P]) -> dict[str, P]:

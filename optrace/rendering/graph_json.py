@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from optrace.cost.profiles import Pricing, pricing
+from optrace.cost.host_profile import HostProfile
+from optrace.cost.profiles import (
+    GpuProfile,
+    Pricing,
+    UnknownProfileError,
+    pricing,
+    ships,
+    this_host,
+)
 from optrace.cost.work import Work
 from optrace.graph import GraphFormatError, graph_from_record, graph_to_record
 from optrace.graph.folding import folding_record
@@ -210,7 +219,15 @@ def _totals(report: Report) -> dict[str, Any]:
 
 def _pricing_record(priced: Pricing) -> dict[str, Any]:
     replaced = {text.partition("=")[0] for text in priced.overrides}
-    profiles = {"gpu": priced.gpu, "host": priced.host}
+    profiles: dict[str, GpuProfile | HostProfile] = {"gpu": priced.gpu, "host": priced.host}
+    fields = {
+        profile: [
+            argument for name, argument, lives_in in _OVERRIDES if lives_in == profile and name in replaced
+        ]
+        for profile in profiles
+    }
+    if "dispatch_us" in fields["host"]:
+        fields["host"].append("class_us")  # went with it
     return {
         "gpu": priced.gpu.key,
         "gpu_name": priced.gpu.name,
@@ -222,6 +239,11 @@ def _pricing_record(priced: Pricing) -> dict[str, Any]:
             argument: getattr(profiles[profile], argument)
             for name, argument, profile in _OVERRIDES
             if name in replaced
+        },
+        "profiles": {
+            kind: msgspec.to_builtins(profile)
+            for kind, profile in profiles.items()
+            if not ships(profile, fields[kind])
         },
     }
 
@@ -263,7 +285,7 @@ def read_report(
     try:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         graph, stored = graph_from_record(data)
-        kept = _stored_arguments(stored, new_gpu=gpu is not None, new_host=host is not None)
+        kept, note = _stored_arguments(stored, new_gpu=gpu is not None, new_host=host is not None)
     except OSError as error:
         raise GraphFormatError(f"cannot read {name}: {error.strerror or error}") from None
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -275,6 +297,8 @@ def read_report(
         "launch_us": launch_us,
         "bandwidth_tb_s": bandwidth_tb_s,
     }
+    if note:
+        graph.info = replace(graph.info, notes=(*graph.info.notes, note))
     priced_as = pricing(**{**kept, **{key: value for key, value in given.items() if value is not None}})
     try:
         return make_report(graph, priced_as)
@@ -286,25 +310,40 @@ def read_report(
         ) from error
 
 
-def _stored_arguments(stored: Mapping[str, Any], *, new_gpu: bool, new_host: bool) -> dict[str, Any]:
-    """The arguments of ``pricing`` that a file's ``pricing`` stands for, less those of replaced profiles.
+def _stored_arguments(
+    stored: Mapping[str, Any], *, new_gpu: bool, new_host: bool
+) -> tuple[dict[str, Any], str]:
+    """The arguments of ``pricing`` that a file's ``pricing`` stands for, less those of replaced profiles; and what is to
+    be said of them.
 
     Raises ``GraphFormatError``, or ``ValueError`` as ``pricing`` does, where it stands for none.
     """
-    overrides = stored.get("overrides", {})
-    if not isinstance(overrides, dict):
-        raise GraphFormatError('its "pricing.overrides" is no object')
+    overrides, profiles = stored.get("overrides", {}), stored.get("profiles", {})
+    for name, value in (("overrides", overrides), ("profiles", profiles)):
+        if not isinstance(value, dict):
+            raise GraphFormatError(f'its "pricing.{name}" is no object')
     arguments: dict[str, Any] = {}
+    kinds = {"gpu": GpuProfile, "host": HostProfile}
     for profile, replaced in (("gpu", new_gpu), ("host", new_host)):
         if replaced:
             continue
-        if profile in stored:
+        if profile in profiles:
+            arguments[profile] = msgspec.convert(profiles[profile], kinds[profile])
+        elif profile in stored:
             if not isinstance(stored[profile], str):
                 raise GraphFormatError(f'its "pricing.{profile}" is no name')
             arguments[profile] = stored[profile]
         arguments.update(_numbers(overrides, profile))
-    pricing(**arguments)
-    return arguments
+    try:
+        pricing(**arguments)
+    except UnknownProfileError:
+        # Of files that were written before the profiles of a machine were kept in them.
+        unknown = arguments.pop("host", None)
+        pricing(**arguments)
+        return arguments, (
+            f"The file's host profile {unknown!r} is not on this machine: its host times are those of {this_host().key!r}."
+        )
+    return arguments, ""
 
 
 def _numbers(overrides: Mapping[str, Any], profile: str) -> Iterator[tuple[str, float]]:

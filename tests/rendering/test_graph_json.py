@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from optrace.cost.profiles import UnknownProfileError, pricing
+from optrace.cost.profiles import Pricing, UnknownProfileError, find_gpu, find_host, pricing
 from optrace.graph import GraphFormatError, graph_to_record
 from optrace.rendering import read_report, render, render_bytes
 from optrace.report import report
@@ -124,6 +125,47 @@ def test_another_gpu_drops_the_numbers_replaced_on_the_old_one() -> None:
     )
 
 
+def of_one_machine() -> Pricing:
+    """Profiles that were calibrated elsewhere: the host's has a name of its own, the GPU's that of one that ships."""
+    gpu, host = find_gpu("h200"), find_host("xeon-vm")
+    return pricing(
+        msgspec.structs.replace(gpu, kernel_floor_us=9.0),
+        msgspec.structs.replace(host, key="workstation-7", launch_us=1.25),
+        launch_us=7.0,
+    )
+
+
+def test_profiles_of_one_machine_are_read_on_another(tmp_path: Path) -> None:
+    written = report(small().graph, of_one_machine())
+    render(written, tmp_path / "graph.json")
+    read = read_report(tmp_path / "graph.json")
+    assert read.pricing == written.pricing
+    assert read.graph.info.notes == ("a note",)
+    assert list(read.costs) == list(written.costs)
+    assert read_report(tmp_path / "graph.json", gpu="h100", host="xeon-vm").pricing == pricing(
+        "h100", "xeon-vm"
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"dispatch_us": 3.0, "launch_us": 6.0, "bandwidth_tb_s": 3.0}])
+def test_profiles_that_ship_are_kept_by_name(given: dict[str, Any]) -> None:
+    data = render_bytes(report(small().graph, pricing("h200", "xeon-vm", **given)), "json")
+    assert load(data)["pricing"]["profiles"] == {}
+
+
+def test_a_host_of_which_only_the_name_was_kept(tmp_path: Path) -> None:
+    document = load(render_bytes(report(small().graph, of_one_machine()), "json"))
+    del document["pricing"]["profiles"]
+    (tmp_path / "graph.json").write_text(json.dumps(document))
+    read = read_report(tmp_path / "graph.json")
+    assert read.pricing == pricing("h200", launch_us=7.0)
+    assert read.graph.info.notes == (
+        "a note",
+        "The file's host profile 'workstation-7' is not on this machine: "
+        f"its host times are those of {read.pricing.host.key!r}.",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -180,6 +222,8 @@ def spoiled(old: str, new: str) -> bytes:
         (changed(pricing={"gpu": "abacus"}), "no GPU profile fits 'abacus'"),
         (changed(pricing={"gpu": 3}), "pricing.gpu"),
         (changed(pricing={"overrides": []}), "pricing.overrides"),
+        (changed(pricing={"profiles": []}), "pricing.profiles"),
+        (changed(pricing={"profiles": {"host": {"key": "mine"}}}), "missing required field"),
         (changed(pricing={"overrides": {"launch_us": "fast"}}), "pricing.overrides.launch_us"),
         (changed(pricing={"overrides": {"bandwidth_tb_s": 0}}), "bandwidth_tb is a rate"),
     ],
