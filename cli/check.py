@@ -146,10 +146,11 @@ def _check_baseline(budget: Budget, target: str) -> None:
 
 def _held(report: Report, budget: Budget, target: str, *, update: bool, say: Speaker) -> tuple[Outcome, ...]:
     from optrace.diagnosis.findings import find
-    from optrace.diagnosis.gate import baseline_bytes, hold, read_baseline, store
+    from optrace.diagnosis.gate import baseline_bytes, check_modules, hold, read_baseline, store
     from optrace.rendering.files import write_whole
 
     limits = budget.limits_for(*_names(target))
+    check_modules(report.graph, limits, str(budget.path))
     findings = find(report) if any(limit.figure.startswith("findings.") for limit in limits) else ()
     baseline = read_baseline(budget.baseline)
     stored = baseline.programs.get(target)

@@ -24,9 +24,9 @@ from torch import Tensor
 from optrace import units
 from optrace.api import answers_of, load
 from optrace.cost.profiles import pricing
-from optrace.diagnosis.budget import BudgetError, limits_of
+from optrace.diagnosis.budget import limits_of
 from optrace.diagnosis.findings import find
-from optrace.diagnosis.gate import hold, store, without_match
+from optrace.diagnosis.gate import check_modules, hold, store
 from optrace.rendering.budget import details
 from optrace.report import Report
 from optrace.report import report as make_report
@@ -90,12 +90,7 @@ def assert_budget(
     if baseline is not None:
         kept = baseline if isinstance(baseline, Report) else load(Path(baseline))
         before = store(kept, find(kept), limits)
-    for pattern in without_match(report.graph, limits):
-        ran = list(dict.fromkeys(call.path for call in report.graph.module_calls.rows))
-        raise BudgetError(
-            f"assert_budget: modules: nothing that ran fits {pattern!r} (there were {', '.join(ran[:8]) or 'no modules'}"
-            f"{', ...' if len(ran) > 8 else ''})"
-        )
+    check_modules(report.graph, limits, "assert_budget")
     outcomes = hold(report, report.findings, limits, before)
     said = [line for outcome in outcomes if outcome.fails for line in details(outcome)]
     if said:

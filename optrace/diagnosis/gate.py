@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ from optrace.graph import Frame, OpGraph
 _FORMAT = "optrace.baseline"
 #: Culprits that are told for a limit.
 _MOST = 5
+#: Modules that are told beside one that does not exist.
+_NEAR = 3
 
 
 class OpRow(msgspec.Struct, frozen=True):
@@ -157,11 +160,18 @@ def _outcome(measures: _Measures, limit: Limit, stored: Stored | None) -> Outcom
     return Outcome(limit, value, allowed, baseline, where, unknown, culprits)
 
 
-def without_match(graph: OpGraph, limits: Sequence[Limit]) -> tuple[str, ...]:
-    """Patterns of modules that fit none of a run: their limits hold nothing."""
-    paths = {path for row in graph.module_calls.rows for path in _with_parents(row.path)}
-    patterns = dict.fromkeys(limit.module for limit in limits if limit.module)
-    return tuple(pattern for pattern in patterns if not any(fits(path, pattern) for path in paths))
+def check_modules(graph: OpGraph, limits: Sequence[Limit], said_by: str) -> None:
+    """Raises ``BudgetError`` for a limit on modules that fits none of a run: it would hold nothing."""
+    paths = list(dict.fromkeys(path for row in graph.module_calls.rows for path in _with_parents(row.path)))
+    for pattern in dict.fromkeys(limit.module for limit in limits if limit.module):
+        if not any(fits(path, pattern) for path in paths):
+            near = get_close_matches(pattern, paths, _NEAR)
+            shown = ", ".join(near or paths[:_MOST]) or "no modules"
+            more = ", ..." if len(paths) > _MOST and not near else ""
+            raise BudgetError(
+                f"{said_by}: modules: nothing that ran fits {pattern!r} "
+                f"({'did you mean' if near else 'there were'} {shown}{more}{'?' if near else ''})"
+            )
 
 
 class _Measures:

@@ -118,6 +118,19 @@ def test_a_recorded_graph_is_checked_too(optrace, write, program) -> None:
     assert optrace("check", "graph.json", "--no-github").code == 1
 
 
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [("Netz", "did you mean Net?"), ("**.attention", "there were Net"), ("Net.blocks.*", "there were Net")],
+)
+def test_a_limit_on_modules_that_are_not_there(optrace, write, program, pattern: str, told: str) -> None:
+    program()
+    write(f'[modules."{pattern}"]\nlaunches = "baseline"', "optrace.toml")
+    ran = check(optrace, "--update", "-q")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"optrace: optrace.toml: modules: nothing that ran fits {pattern!r} ({told})\n"
+    assert not Path("optrace-baseline.json").exists()
+
+
 ROWS = [
     ("", [], "no budget: there is neither optrace.toml nor pyproject.toml here"),
     ("launchs = 3", [], "optrace.toml: unknown key launchs (one of baseline, tolerance, launches"),
