@@ -113,6 +113,8 @@ _CLOCK_PROCESS_CPUTIME_ID = 2
 def interrupt_after(seconds: float) -> Iterator[None]:
     """The kernel sends SIGINT after so much process time; a thread or a handler in Python would first need the
     interpreter, and so choose the moment."""
+    # Of a process in the background, shells have it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     libc = ctypes.CDLL(None, use_errno=True)
     timer, when = ctypes.c_void_p(), _Times(first_s=int(seconds), first_ns=int(seconds % 1 * 1e9))
     what = _Notification(signal=signal.SIGINT)
@@ -123,6 +125,7 @@ def interrupt_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         libc.timer_delete(timer)
+        signal.signal(signal.SIGINT, before)
 
 
 def interrupted_after(seconds: float) -> Run:
@@ -180,6 +183,7 @@ def main(times: int, kind: str = "") -> int:
             if number + 1 == max(1, times // 10):
                 early = Held.now()  # caches are full
         late = Held.now()
+        bad += interrupted == 0 and name.startswith("interrupted")
         bad += len(changed) + max(0, late.tensors - early.tensors) + max(0, late.files - early.files)
         print(
             f"{name}: {times} traces, {interrupted} stopped early, {len(changed)} names or switches of torch changed "

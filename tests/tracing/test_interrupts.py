@@ -24,6 +24,14 @@ exec(
 interrupted, waiting = _OF_TORCH["interrupted"], _OF_TORCH["waiting"]
 
 
+@pytest.fixture(autouse=True)
+def _default_handler() -> Iterator[None]:
+    """That of Python, also in a background process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def session() -> Iterator[Session]:
     with open_session("fake") as session:
