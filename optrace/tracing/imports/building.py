@@ -45,7 +45,7 @@ def build(run: SeenRun, program: str) -> OpGraph:
         mode=run.kind,
         steps=max(1, len(run.step_starts)),
         notes=tuple(run.notes),
-        incomplete=tuple(_doubts(tensors.guesses, lost)),
+        incomplete=(*run.left_out, *_doubts(tensors.guesses, lost)),
     )
     return graph
 

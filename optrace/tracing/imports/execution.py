@@ -7,7 +7,7 @@ number and storage. There are no times in it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,16 @@ from optrace.graph import Phase
 from optrace.graph.foreign import CPP_DTYPES
 from optrace.tracing.imports.overloads import is_made_of_others, overloads_of
 from optrace.tracing.imports.seen import SeenCall, SeenRun, SeenTensor, SeenValue, TraceFileError, checked
+from optrace.units import counted
 
 _OP = re.compile(r"(?!autograd::|torch::)([A-Za-z_]\w*)::([A-Za-z_]\w*)\Z")
 _SCHEMA = re.compile(r"[\w:]+?::\w+(?:\.(\w+))?\(")
+#: Numbers of the node that all begins in, which need not be in the file.
+_ROOTS = (0, 1)
+
+#: Kinds of nodes that are named where some are left out.
+_MOST_NAMES = 5
+
 _TENSOR = re.compile(r"Tensor\((.*)\)\Z")
 
 
@@ -35,9 +42,11 @@ def read_execution(document: Mapping[str, Any]) -> SeenRun:
     """Raises ``TraceFileError`` where the trace holds no op."""
     inside: dict[int, list[_Node]] = defaultdict(list)
     known = {int(node["id"]) for node in document["nodes"]}
+    orphans = 0
     for node in document["nodes"]:
         attributes = {item["name"]: item.get("value") for item in node.get("attrs", ())}
         parent = int(node.get("ctrl_deps", node.get("parent", 0)))
+        orphans += parent not in known and parent not in _ROOTS
         inside[parent if parent in known and parent != int(node["id"]) else 0].append(
             _Node(
                 int(node["id"]),
@@ -52,7 +61,35 @@ def read_execution(document: Mapping[str, Any]) -> SeenRun:
         raise TraceFileError("it holds no op")
     on_gpu = any(tensor.device.startswith("cuda") for call in calls for tensor in call.outputs or ())
     notes = [] if on_gpu else ["the trace holds no GPU: its calls ran on the CPU"]
-    return SeenRun("execution trace", calls, device="a GPU" if on_gpu else "", notes=notes)
+    left_out = [*_without_parent(orphans), *_in_circles(inside)]
+    return SeenRun("execution trace", calls, device="a GPU" if on_gpu else "", notes=notes, left_out=left_out)
+
+
+def _without_parent(count: int) -> Iterator[str]:
+    if count:
+        one, many = "was made in a call", "were made in calls"
+        yield (
+            f"{counted(count, 'node')} of the trace {one if count == 1 else many} that it does not hold, and "
+            f"{'stands by itself' if count == 1 else 'stand by themselves'}"
+        )
+
+
+def _in_circles(inside: Mapping[int, Sequence[_Node]]) -> Iterator[str]:
+    """What no way from the root leads to."""
+    reached: set[int] = set()
+    waiting = [0]
+    while waiting:
+        number = waiting.pop()
+        if number not in reached:
+            reached.add(number)
+            waiting += [node.number for node in inside.get(number, ())]
+    lost = Counter(node.name for parent, nodes in inside.items() if parent not in reached for node in nodes)
+    if lost:
+        shown = ", ".join(f"{name} x{count}" for name, count in lost.most_common(_MOST_NAMES))
+        yield (
+            f"{counted(lost.total(), 'node')} of the trace {'is' if lost.total() == 1 else 'are'} left out, whose parents "
+            f"lead in a circle: {shown}{', ...' if len(lost) > _MOST_NAMES else ''}"
+        )
 
 
 def _calls(inside: Mapping[int, Sequence[_Node]]) -> Iterator[tuple[int, SeenCall]]:

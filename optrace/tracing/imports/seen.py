@@ -82,7 +82,8 @@ class SeenCall:
 @dataclass(slots=True)
 class SeenRun:
     """What a trace holds. ``kind``: what wrote it; ``device``: the GPU's name, empty where there is none;
-    ``step_starts``: by number, the calls that its steps begin with, empty where it marks none; ``timed``: it has times."""
+    ``step_starts``: by number, the calls that its steps begin with, empty where it marks none; ``timed``: it has times;
+    ``left_out``: what of it is in no call."""
 
     kind: str
     calls: Sequence[SeenCall]
@@ -91,3 +92,4 @@ class SeenRun:
     timed: bool = False
     unplaced: Sequence[SeenLaunch] = ()
     notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()

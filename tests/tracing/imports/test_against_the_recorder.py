@@ -252,6 +252,22 @@ def test_a_block_that_was_given_out_again_is_another_storage(tmp_path: Path) -> 
     assert second.outputs[0].storage in graph.freed_after(4)
 
 
+def test_what_no_call_of_an_execution_trace_leads_to_is_said() -> None:
+    nodes = [
+        _node(2, "aten::mul", [_at(10, 1), 2.0], [_at(20, 5)]),
+        _node(3, "aten::sum", [_at(20, 5)], [_at(21, 6)]) | {"ctrl_deps": 9},
+        _node(4, "aten::mul", [_at(10, 1), 3.0], [_at(22, 7)]) | {"ctrl_deps": 6},
+        _node(5, "aten::mul", [_at(10, 1), 3.0], [_at(23, 8)]) | {"ctrl_deps": 4},
+        _node(6, "aten::sum", [_at(22, 7)], [_at(24, 9)]) | {"ctrl_deps": 4},
+    ]
+    graph = read_trace(json.dumps({"schema": "1.1.1", "nodes": nodes}).encode()).graph
+    assert [node.op for node in graph] == ["aten.mul.Scalar", "aten.sum.default"]
+    assert graph.info.incomplete == (
+        "1 node of the trace was made in a call that it does not hold, and stands by itself",
+        "3 nodes of the trace are left out, whose parents lead in a circle: aten::mul x2, aten::sum x1",
+    )
+
+
 def _at(tensor: int, storage: int) -> list[object]:
     """A [4, 4] float tensor of a GPU, as schema 1.1 has it."""
     return [tensor, storage, 0, 16, 4, "cuda:0"]
