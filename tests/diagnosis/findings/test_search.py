@@ -118,3 +118,24 @@ def test_what_an_optimizer_does_before_it_begins_a_fused_one_does_too() -> None:
     assert finding.saves_us is not None
     assert finding.saves_us == pytest.approx(run.timeline.wall_us - 100.0, abs=30.0)
     assert finding.saves_us < run.timeline.wall_us - 100.0
+
+
+def test_each_step_of_an_optimizer_is_an_occurrence_with_a_fused_step_of_its_own() -> None:
+    """SGD with momentum over 5 parameters. Three steps in a row, the last after a forward pass."""
+    with open_session("fake") as session:
+        parameters = [torch.nn.Parameter(torch.ones(64, device="cuda")) for _ in range(5)]
+        for parameter in parameters:
+            parameter.grad = torch.ones(64, device="cuda")
+        optimizer = torch.optim.SGD(parameters, momentum=0.9, foreach=False)
+        optimizer.step()  # makes its state
+        with session.recording():
+            for turn in range(3):
+                if turn == 2:
+                    parameters[0].sum()
+                optimizer.step()
+    (finding,) = [f for f in find(report(session.graph, pricing("h200"))) if f.kind == "loop-optimizer"]
+    assert finding.count == 3
+    each = 5 * (1 + 1 + 1)  # momentum scaled, gradient added, parameter moved
+    assert finding.why == (
+        f"sgd loops over its parameters in Python: {each} launches, where a fused step takes 1."
+    )

@@ -13,10 +13,14 @@ from optrace.diagnosis.findings.finding import Hit
 from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
 from optrace.graph import TensorMeta
+from optrace.graph.opgraph import WRITES
 
 #: Launches from which an optimizer's loop is worth a word, and turns from which a loop in Python is.
 _LEAST_LAUNCHES = 8
 _LEAST_TURNS = 8
+
+#: torch.optim's functions that step one parameter after the other.
+_LOOP = "_single_tensor_"
 
 #: Lists of tensors of a fused optimizer with all of its state.
 _LISTS = 5
@@ -29,10 +33,11 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
     for call in range(len(scene)):
         if scene.graph.phase(call) == "optimizer":
             frames = scene.graph.source(call).frames
-            name = next((f.function for f in frames if f.function.startswith("_single_tensor_")), "")
+            name = next((f.function for f in frames if f.function.startswith(_LOOP)), "")
             if name:
                 stepped[name].append(call)
-    for name, calls in stepped.items():
+    steps = ((name, calls) for name, stepping in stepped.items() for calls in _steps(scene, stepping))
+    for name, calls in steps:
         launching = [call for call in calls if scene.launches[call]]
         if len(launching) < _LEAST_LAUNCHES:
             continue
@@ -44,11 +49,49 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
         one = scene.one_call(first, device_us, fused, "foreach", tensors=len(tensors))
         yield Hit(
             tuple(calls),
-            f"{name.removeprefix('_single_tensor_')} loops over its parameters in Python: {launches:,} launches, "
+            f"{name.removeprefix(_LOOP)} loops over its parameters in Python: {launches:,} launches, "
             f"where a fused step takes {fused}.",
             "pass fused=True to the optimizer, or foreach=True where it has no fused step.",
             {**dict.fromkeys(calls), first: one},
         )
+
+
+def _steps(scene: Scene, calls: Sequence[int]) -> Iterator[list[int]]:
+    """An optimizer's calls, step by step: a new one begins after calls of anything else, and where what was written
+    in a turn of the loop is written in another. A turn ends where the lines of the loop begin again."""
+    step: list[int] = []
+    turn, before = 0, (-1, [-1])
+    written_in: dict[int, int] = {}
+    for call in calls:
+        elsewhere = step and any(
+            scene.graph.phase(between) != "optimizer" for between in range(step[-1] + 1, call)
+        )
+        if writes := _written(scene, call):
+            here = (_line_in_loop(scene, call), writes)
+            turn += here[0] < before[0] or (here[0] == before[0] and writes[0] not in before[1])
+            before = here
+        if elsewhere or any(written_in.get(storage, turn) != turn for storage in writes):
+            yield step
+            step, written_in = [], {}
+        written_in.update(dict.fromkeys(writes, turn))
+        step.append(call)
+    if step:
+        yield step
+
+
+def _line_in_loop(scene: Scene, call: int) -> int:
+    frames = scene.graph.source(call).frames
+    return next(frame.line for frame in frames if frame.function.startswith(_LOOP))
+
+
+def _written(scene: Scene, call: int) -> list[int]:
+    """The storages that a call writes."""
+    graph = scene.graph
+    return [
+        graph.tensor_storage(tensor)
+        for tensor, flag in zip(graph.operands(call), graph.operand_flags(call), strict=True)
+        if flag & WRITES and graph.tensor_storage(tensor) >= 0
+    ]
 
 
 def _largest_by_storage(scene: Scene, calls: Sequence[int]) -> list[tuple[TensorMeta, bool]]:
