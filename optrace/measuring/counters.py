@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -128,7 +128,7 @@ def _output(
 
         def give_up() -> None:
             over.set()
-            os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
 
         timer = threading.Timer(time_limit_s, give_up)
         timer.daemon = True
@@ -146,13 +146,22 @@ def _output(
         finally:
             timer.cancel()
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
         errors.seek(0)
         if over.is_set():
             raise CountersError(
                 f"Nsight Compute took longer than {time_limit_s:g} s, and had come to {begun} kernels (see --limit)"
             )
         return "".join(lines), errors.read(), status
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a process and, where a system has groups of them, what it started."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
 
 
 def read_counters(text: str) -> list[CountedKernel]:
