@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 from rich.table import Table
@@ -20,6 +21,10 @@ from .speaker import Speaker
 from .target import RECORDED
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkServerContext, SpawnContext
+    from multiprocessing.process import BaseProcess
+
     from optrace.cost.profiles import Pricing
     from optrace.rendering.sweep import Case
 
@@ -149,17 +154,9 @@ def _run(traces: list[Trace], jobs: int, say: Speaker) -> tuple[list[Case], int]
     bad input ends it."""
     found: dict[int, list[Case]] = {}
     code = DONE
-    pool = _pool(min(jobs, len(traces)))
-    try:
-        running = {pool.submit(run_trace, trace): number for number, trace in enumerate(traces)}
-        for done, number in _finished(running):
+    with closing(_ended(traces, jobs)) as ended_traces:
+        for number, (cases, ended, message) in ended_traces:
             title = traces[number].title
-            try:
-                cases, ended, message = done.result()
-            except BrokenProcessPool:
-                raise BadInput(
-                    f"{title}: its process was killed, for memory perhaps: smaller cases, or --jobs 1"
-                ) from None
             if message:
                 raise BadInput(f"{title}: {message}")
             found[number] = cases
@@ -168,29 +165,72 @@ def _run(traces: list[Trace], jobs: int, say: Speaker) -> tuple[list[Case], int]
                 code = ended if ended == INTERRUPTED else PROGRAM_RAISED
             else:
                 say.progress_line(f"{len(found)} of {len(traces)} traced: {title}")
-    finally:
-        # Not as a context manager does it: what ends a sweep waits for no trace that runs on.
-        pool.shutdown(wait=False, cancel_futures=True)
     return [case for number in sorted(found) for case in found[number]], code
 
 
-def _finished(running: dict[Future[Any], int]) -> Iterator[tuple[Future[Any], int]]:
-    return ((future, running[future]) for future in as_completed(running))
+#: The cases of a trace, the exit code of its run, and what was wrong with what was asked.
+_Outcome: TypeAlias = "tuple[list[Case], int, str]"
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
+def _ended(traces: list[Trace], jobs: int) -> Generator[tuple[int, _Outcome], None, None]:
+    """What becomes of each trace, by number, as they end. No trace runs on when the reader leaves."""
+    processes = _processes()
+    waiting = deque(enumerate(traces))
+    running: dict[Connection, tuple[int, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                number, trace = waiting.popleft()
+                reads, writes = processes.Pipe(duplex=False)
+                process: BaseProcess = processes.Process(target=_send, args=(writes, trace))
+                process.start()
+                writes.close()  # so that its end ends the pipe
+                running[reads] = (number, process)
+            for ready in wait(list(running)):
+                reads = cast("Connection", ready)
+                number, process = running.pop(reads)
+                with reads:
+                    outcome = _received(reads, process)
+                yield number, outcome
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for reads, (_, process) in running.items():
+            process.join()
+            reads.close()
+
+
+def _received(reads: Connection, process: BaseProcess) -> _Outcome:
+    try:
+        outcome: _Outcome = reads.recv()
+    except EOFError:
+        process.join()
+        status = process.exitcode or 0
+        ended = f"ended with exit status {status}" if status >= 0 else "was killed, for memory perhaps"
+        return [], DONE, f"its process {ended}: smaller cases, or --jobs 1"
+    process.join()
+    return outcome
+
+
+def _send(writes: Connection, trace: Trace) -> None:
+    """In a process of its own."""
+    with writes:
+        writes.send(run_trace(trace))
+
+
+def _processes() -> ForkServerContext | SpawnContext:
     """A process for each trace, so that a program finds torch as it is at its start. Where processes can be forked,
     from one that has imported torch and nothing has run in."""
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
-        # Optimizers import the compiler when they are made.
-        context.set_forkserver_preload(["optrace.api", "optrace.program", "torch._dynamo"])
-    return ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1)
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Optimizers import the compiler when they are made.
+    context.set_forkserver_preload(["optrace.api", "optrace.program", "torch._dynamo"])
+    return context
 
 
-def run_trace(trace: Trace) -> tuple[list[Case], int, str]:
-    """In a process of its own: the trace's cases, the exit code of its run, and what was wrong with what was asked."""
+def run_trace(trace: Trace) -> _Outcome:
+    """In a process of its own: what becomes of a trace."""
     import torch
 
     from optrace.rendering.sweep import case_of

@@ -93,3 +93,24 @@ def test_what_a_program_prints_is_not_among_the_results(write: Write) -> None:
     assert len(json.loads(ran.stdout)["cases"]) == 1
     assert "one\n" in ran.stderr
     assert "two\n" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("(batch=4)", "(size=4)", "--batch 2: get_inputs() takes no batch=; give it that parameter"),
+        ("return [", "import os; os._exit(3); return [", "its process ended with exit status 3"),
+        ("return [", "import os; os.kill(os.getpid(), 9); return [", "its process was killed, for memory"),
+    ],
+    ids=["bad input", "ends its process", "is killed"],
+)
+def test_an_error_in_one_case_ends_the_sweep_and_leaves_nothing(
+    write: Write, old: str, new: str, told: str
+) -> None:
+    """In a process of its own: what multiprocessing keeps is told where a process ends."""
+    write(MODEL.replace(old, new).replace("torch.ones(batch, ", "torch.ones(4, "))
+    command = [sys.executable, "-m", "optrace.cli", "sweep", "model.py", "--batch", "2,3,4", "--jobs", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 2, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert told in line
