@@ -176,9 +176,10 @@ def _write_junit(file: Path, target: str, outcomes: Sequence[Outcome]) -> None:
 
 def _annotate(target: str, outcomes: Sequence[Outcome]) -> None:
     from optrace.rendering.annotations import workflow_commands
+    from optrace.visible import visible
 
     for line in workflow_commands(target, outcomes):
-        print(line)
+        print(visible(line))
 
 
 def _print(outcomes: Sequence[Outcome], *, quiet: bool) -> None:

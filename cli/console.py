@@ -18,11 +18,11 @@ _PLAIN_WIDTH = 1000
 
 def console(file: TextIO | None = None) -> Console:
     """A console on ``file`` (default: stdout as it is now)."""
-    from rich.console import Console
+    from .visible_console import VisibleConsole
 
     file = file or sys.stdout
     width = None if file.isatty() else _PLAIN_WIDTH
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    return VisibleConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
 def show(out: Console, renderable: RenderableType) -> None:

@@ -9,6 +9,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from optrace.visible import visible
+
 from .console import console, show
 from .errors import bad_input, tell
 from .recorded import read_titled
@@ -67,7 +69,7 @@ def diff(
         with bad_input(RenderError):
             render_diff(comparison, one, other, file)
         if not json:
-            print(f"wrote {file}")
+            print(visible(f"wrote {file}"))
 
 
 def _print(comparison: Comparison, one: Titled, other: Titled, top: int) -> None:

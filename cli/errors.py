@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import optrace
+from optrace.visible import visible
 
 DONE = 0
 PROGRAM_RAISED = 1
@@ -40,7 +41,7 @@ def bad_input(*errors: type[Exception]) -> Iterator[None]:
 
 def tell(message: str) -> None:
     """One line on stderr."""
-    print(f"optrace: {message}", file=sys.stderr)
+    print(f"optrace: {visible(message)}", file=sys.stderr)
 
 
 def tell_raised(error: BaseException) -> None:

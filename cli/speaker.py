@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from optrace.visible import visible
+
 from .console import console, show
 from .errors import tell
 
@@ -29,7 +31,7 @@ class Speaker:
     def line(self, text: str) -> None:
         if not self._quiet:
             with self._while_somebody_reads():
-                print(text, flush=True)
+                print(visible(text), flush=True)
 
     def warning(self, text: str) -> None:
         if not self._quiet:
@@ -38,7 +40,7 @@ class Speaker:
     def progress_line(self, text: str) -> None:
         """A stage that begins, on stderr."""
         if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def report(self, report: Report, top: int, *, findings: bool = False) -> None:
         """The scoreboard, with ``findings`` what is worth changing, and what the figures leave out."""

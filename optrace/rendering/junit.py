@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from optrace.diagnosis.gate import Outcome
 from optrace.rendering.budget import details, sentence
-from optrace.rendering.markup import visible
+from optrace.visible import visible
 
 
 def junit(program: str, outcomes: Sequence[Outcome]) -> bytes:

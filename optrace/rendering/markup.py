@@ -8,15 +8,7 @@ from collections.abc import Iterable
 
 import graphviz
 
-
-def visible(text: str) -> str:
-    """Control characters, lone surrogates and others that XML has no place for, written as escapes."""
-    return "".join(
-        char
-        if char == "\n" or (char.isprintable() and not 0xD800 <= ord(char) <= 0xDFFF)
-        else char.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for char in text
-    )
+from optrace.visible import visible
 
 
 def shortened(text: str, letters: int = 60) -> str:

@@ -13,7 +13,6 @@ from optrace.graph import OpNode, TensorMeta, Value
 from optrace.rendering import findings
 from optrace.rendering.cures import COLUMNS, blocker_lines, cure_rows, region_rows
 from optrace.rendering.details import plain_value, tensor_name
-from optrace.rendering.markup import visible
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.rendering.scoreboard import (
     missing_figures,
@@ -25,6 +24,7 @@ from optrace.rendering.scoreboard import (
     verdict_line,
 )
 from optrace.report import Report
+from optrace.visible import visible
 
 _TOP_OPS = 15
 _TOP_STORAGES = 15

@@ -12,9 +12,9 @@ import msgspec
 import networkx as nx
 
 from optrace.rendering.exports.columns import figures, rows
-from optrace.rendering.markup import visible
 from optrace.rendering.options import DrawOptions, Rendered
 from optrace.report import Report
+from optrace.visible import visible
 
 
 def render_graphml(report: Report, options: DrawOptions) -> Rendered:
