@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -43,6 +44,8 @@ class ModuleTracker:
     def __init__(self) -> None:
         #: From the outermost to the innermost module being called.
         self.activations: list[Activation] = []
+        #: The thread whose modules are followed.
+        self.thread = get_ident()
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._calls: dict[str, int] = {}
         self._roots: dict[str, int] = {}
@@ -52,6 +55,7 @@ class ModuleTracker:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Follow all module calls inside the context."""
+        self.thread = get_ident()
         before = hooks.register_module_forward_pre_hook(self._before)
         after = hooks.register_module_forward_hook(self._after, always_call=True)
         call, any_hook = nn.Module.__call__, hooks._has_any_global_hook
@@ -120,12 +124,14 @@ class ModuleTracker:
         self._leave()
 
     def _enter(self, module: nn.Module, frame_address: int) -> None:
+        if get_ident() != self.thread:
+            return
         path = self._path(module)
         number = self._calls[path] = self._calls.get(path, 0) + 1
         self.activations.append(Activation(module, path, type(module).__name__, number, frame_address))
 
     def _leave(self) -> None:
-        if self.activations:
+        if self.activations and get_ident() == self.thread:
             self.activations.pop().module = None
 
     def _path(self, module: nn.Module) -> str:

@@ -170,7 +170,10 @@ class OpTracer:
                 running, makes_nodes = _get_node(), torch.is_grad_enabled()
                 if running is not None:
                     node = running._sequence_nr()
-            activations = self._modules.activations
+            thread = get_ident()
+            # What a thread of the program's calls is not made in the modules that another runs.
+            own = thread == self._modules.thread or task != -1
+            activations = self._modules.activations if own else []
             # From outside the mode that brought the call; on a thread of autograd's there is nothing.
             walk = self._sources.walk(sys._getframe(1).f_back, activations, task)
             self._events.append(
@@ -185,7 +188,7 @@ class OpTracer:
                     activations[-1] if activations else None,
                     self._phases.steps,
                     self._stream(),
-                    get_ident(),
+                    thread,
                     _get_sequence(),
                     task,
                     node,

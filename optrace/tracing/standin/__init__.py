@@ -62,6 +62,7 @@ from optrace.tracing.standin import (
     optimizers,
     streams,
     tensors,
+    threads,
 )
 from optrace.tracing.standin.contents import Contents
 from optrace.tracing.standin.device import StandinDevice, activated, to_user
@@ -161,6 +162,7 @@ def standin(
         *autocast.patches(),
         *optimizers.patches(),
         *initialization.patches(),
+        *threads.patches(mode),
     ]
     if _ended:
         rows.append(tensors.adoption(mode))
@@ -183,6 +185,7 @@ def standin(
         finally:
             # Its traceback has the program's frames, and their tensors have the mode: C++ holds a part of that ring.
             mode.failure = None
+            mode.ended = True
 
 
 @contextmanager

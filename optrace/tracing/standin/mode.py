@@ -10,9 +10,10 @@ weights, constants) are accepted, values of small tensors are followed, and CUDA
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -97,6 +98,7 @@ class StandInMode(FakeTensorMode):
         self.answers = Answers(self.values, assume, guesses)
         self.fake_tensor_converter = _Converter(self.values)
         self.depth = 0
+        self.ended = False
         self.watcher: Watcher | None = None
         self.failure: BaseException | None = None  # what a dispatch raised last: see `backward`
 
@@ -155,6 +157,11 @@ class StandInMode(FakeTensorMode):
         except BaseException as error:
             self.failure = error  # raised by the watcher itself, as an interrupt is
             raise
+
+    def share(self) -> None:
+        """From now on several threads may dispatch."""
+        if type(self) is StandInMode:
+            self.__class__ = SharedMode
 
     def _interrupt(self) -> None:
         try:
@@ -307,6 +314,52 @@ class StandInMode(FakeTensorMode):
             whole = buffers.setdefault(id(buffer), torch.empty(buffer.shape, dtype=buffer.dtype, device=META))
             meta = whole.as_strided(described.shape, stride, described.within.offset)
         return FakeTensor(self, meta, torch.device(described.device) if described.device else device)
+
+
+def _of_the_thread_inside(name: str) -> property:
+    """An attribute of the dispatch under way: to a thread that waits, or is outside, it is what it is outside."""
+
+    def get(self: SharedMode) -> Any:
+        return vars(self)[name] if self.inside == get_ident() else type(vars(self)[name])()
+
+    def put(self: SharedMode, value: Any) -> None:
+        vars(self)[name] = value
+
+    return property(get, put)
+
+
+class SharedMode(StandInMode):
+    """The mode of several threads: one dispatches at a time."""
+
+    turn = RLock()
+    inside = 0  # the thread that dispatches
+
+    depth = _of_the_thread_inside("depth")
+    in_kernel_invocation = _of_the_thread_inside("in_kernel_invocation")
+
+    @never_compiled
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if self.ended and not any(issubclass(kind, FakeTensor) for kind in types):
+            return func(*args, **(kwargs or {}))  # of a thread that runs on when the stand-in is gone
+        return self._in_turn(StandInMode.__torch_dispatch__, func, types, args, kwargs)
+
+    def unseen(self, func: Any, args: Sequence[Any]) -> Any:
+        """As outside of threads."""
+        return self._in_turn(StandInMode.unseen, func, args)
+
+    def _in_turn(self, dispatch: Callable[..., Any], *args: Any) -> Any:
+        with self.turn:
+            before, self.inside = self.inside, get_ident()
+            try:
+                return dispatch(self, *args)
+            finally:
+                self.inside = before
 
 
 def decompose(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

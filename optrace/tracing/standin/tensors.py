@@ -173,11 +173,11 @@ def patches() -> list[Patch]:
 def adoption(mode: FakeTensorMode) -> Patch:
     """The row by which tensors of an earlier stand-in, as those of a module that it placed, belong to ``mode``: torch
     ends the process where a backward pass meets two. Their contents are not known any more."""
-    kind = type(mode)
+    kind = type(mode)  # of which the mode of several threads is one too
 
     def owner(self: FakeTensor) -> FakeTensorMode:
         own: FakeTensorMode = self.__dict__["fake_mode"]
-        return mode if type(own) is kind else own
+        return mode if isinstance(own, kind) else own
 
     def own(self: FakeTensor, made_in: FakeTensorMode) -> None:
         self.__dict__["fake_mode"] = made_in
