@@ -194,7 +194,7 @@ def _ended(traces: list[Trace], jobs: int) -> Generator[tuple[int, _Outcome], No
                 yield number, outcome
     finally:
         for _, process in running.values():
-            process.terminate()
+            process.kill()
         for reads, (_, process) in running.items():
             process.join()
             reads.close()
