@@ -137,6 +137,10 @@ MEASURED_KERNELS = "h200"
 DEFAULT_HOST = "xeon-vm"
 
 
+#: Numbers by class of a host's profile, which go where one number for all replaces them.
+CLASSES_OWN = ("class_us", "network_us")
+
+
 def with_kernel_rates(gpu: GpuProfile) -> GpuProfile:
     """The profile itself, or with the kernel rates of the measured GPU where it has none of its own (a profile that
     was saved before a kind was told apart): what an SM takes is scaled by the float32 rates of the SMs, all else is relative
@@ -240,8 +244,8 @@ def pricing(
         if value is not None:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
-            # One number for every call that launches: the classes' own numbers go.
-            whole: dict[str, Any] = {"class_us": {}, "network_us": {}} if name == "dispatch_us" else {}
+            # One number for every call that launches.
+            whole: dict[str, Any] = {field: {} for field in CLASSES_OWN} if name == "dispatch_us" else {}
             host_profile = msgspec.structs.replace(host_profile, **{name: value}, **whole)
             overrides.append(f"{name}={value:g}")
     if bandwidth_tb_s is not None:

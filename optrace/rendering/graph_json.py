@@ -16,6 +16,7 @@ import msgspec
 
 from optrace.cost.host_profile import HostProfile
 from optrace.cost.profiles import (
+    CLASSES_OWN,
     GpuProfile,
     Pricing,
     UnknownProfileError,
@@ -227,7 +228,7 @@ def _pricing_record(priced: Pricing) -> dict[str, Any]:
         for profile in profiles
     }
     if "dispatch_us" in fields["host"]:
-        fields["host"].append("class_us")  # went with it
+        fields["host"] += CLASSES_OWN  # went with it
     return {
         "gpu": priced.gpu.key,
         "gpu_name": priced.gpu.name,
