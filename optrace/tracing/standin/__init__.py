@@ -22,6 +22,7 @@ the results beside them. The pieces:
 | `from_host` | the copy of Python's numbers to the GPU, which nobody sees |
 | `legacy` | `torch.cuda.FloatTensor` and its kin |
 | `initialization` | fillers of `torch.nn.init` |
+| `printing` | the calls by which a tensor of the GPU is printed |
 | `tensors`, `backward` | attributes of fake tensors that the user sees; exceptions in a backward pass |
 | `shapes`, `layout` | what CUDA's own ops return |
 | `values`, `unknown` | contents of small tensors, and answers for those that are not known |
@@ -60,6 +61,7 @@ from optrace.tracing.standin import (
     modules,
     opaque,
     optimizers,
+    printing,
     streams,
     tensors,
     threads,
@@ -163,6 +165,7 @@ def standin(
         *optimizers.patches(),
         *initialization.patches(),
         *threads.patches(mode),
+        *printing.patches(mode),
     ]
     if _ended:
         rows.append(tensors.adoption(mode))
