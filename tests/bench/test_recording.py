@@ -72,7 +72,7 @@ def gpt2_step(device: str) -> Callable[[], None]:
 
 def debug_mode(**options: Any) -> AbstractContextManager[Any]:
     """torch's own recorder of calls."""
-    return pytest.importorskip("torch.utils._debug_mode").DebugMode(**options)
+    return pytest.importorskip("torch.utils._debug_mode").DebugMode(record_faketensor=True, **options)
 
 
 def within(
