@@ -12,6 +12,7 @@ nothing of this happened.
 from __future__ import annotations
 
 import _thread
+import gc
 import signal
 import sys
 import threading
@@ -25,7 +26,9 @@ noted = False
 
 #: Of whose lines C++ may be the caller; a context that is half entered is never left.
 _NOT_THE_PROGRAM = frozenset({"torch", "torchgen", "functorch", "optrace", "contextlib"})
-_ENGINE = "_engine_run_backward"  # loses what is raised in a function that it calls
+#: What loses an exception that is raised below it: autograd's engine, the end of an object; collections of garbage tell
+#: ``gc.callbacks`` in the same way.
+_LOSES = frozenset({"_engine_run_backward", "__del__"})
 
 _TURN_S = 0.01
 _PATIENCE_S = 1.0
@@ -111,7 +114,8 @@ def _in_the_program(frame: FrameType | None) -> bool:
         frame = frame.f_back
     if frame is None or _package(frame) in _NOT_THE_PROGRAM:
         return False
-    while frame is not None and frame.f_code.co_name != _ENGINE:
+    told_of_garbage = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None and frame.f_code.co_name not in _LOSES and frame.f_code not in told_of_garbage:
         frame = frame.f_back
     return frame is None
 

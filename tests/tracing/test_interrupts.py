@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -72,6 +73,32 @@ def test_in_a_function_that_autograd_calls_it_is_raised_as_it_is(session: Sessio
     with pytest.raises(KeyboardInterrupt), session.recording():
         Exp.apply(torch.ones(2, device="cuda", requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
     assert session.graph[len(session.graph) - 1].op == "aten.expand.default"
+
+
+@pytest.mark.usefixtures("_never_again")
+@pytest.mark.parametrize("where", ["the end of an object", "a collection of garbage"])
+def test_where_python_would_lose_it_it_is_noted(session: Session, where: str) -> None:
+    class Ends:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def told(phase: str, _info: dict[str, int]) -> None:
+        if phase == "stop":
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), session.recording():
+        x = torch.ones(2, device="cuda")
+        if where == "the end of an object":
+            Ends()
+        else:
+            gc.callbacks.append(told)
+            try:
+                gc.collect()
+            finally:
+                gc.callbacks.remove(told)
+        assert interrupts.noted
+        x + 1
+    assert [node.op for node in session.graph] == ["aten.ones.default"]
 
 
 @pytest.mark.usefixtures("_never_again")
