@@ -85,3 +85,13 @@ class Maker:
                 layout, self._storages[id(owner)], tensor.offset
             )
         return self._tensors[id(tensor)]
+
+
+#: Ops with a rule that a version of torch took out: ``torch.cholesky``, for ``torch.linalg.cholesky``.
+_GONE_SINCE = {"aten.cholesky": (2, 14)}
+
+
+def gone() -> set[str]:
+    """Those that the installed torch has no more."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return {name for name, since in _GONE_SINCE.items() if version >= since}
