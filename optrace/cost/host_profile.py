@@ -34,14 +34,13 @@ _PYTHON_TIMES = frozenset({"python_us", "backward_us", "python_loop_us"})
 _BELOW_PYTHON = 0.7
 
 
-class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Between(msgspec.Struct, frozen=True, kw_only=True):
     """What passes on the host before a call whose Python was not timed, by what a trace knows of the place. Microseconds.
 
     ``call_us`` before a call of the forward pass, ``module_us`` besides for each module entered since the call before
     (a part of its path each), ``attention_us`` besides where fused attention chooses its kernel; ``optimizer_us`` before
     a call of an optimizer. ``step_us`` is what stands before the first call of a step instead, ``optimizer_step_us`` before
-    the first of its optimizer. ``own_us`` of it is the call's own: what is left out where a call is left out and the
-    code around it stays.
+    the first of its optimizer. Fields of older profiles are passed over; a misspelt one is missed, since all are required.
     """
 
     call_us: float
@@ -50,7 +49,6 @@ class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     step_us: float
     optimizer_us: float
     optimizer_step_us: float
-    own_us: float = 0.0
 
     def scaled(self, by: float) -> Between:
         """All of it ``by`` times as long."""

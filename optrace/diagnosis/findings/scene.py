@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from optrace.cost.device import DeviceModel, device_time
-from optrace.cost.host import HostTime
+from optrace.cost.host import HostTime, further_ops
 from optrace.cost.host_profile import HostClass
 from optrace.cost.l2 import Traffic
 from optrace.cost.rules import work_of
@@ -248,11 +248,28 @@ class Scene:
             host_wait=self.work(call).host_wait,
         )
 
-    def gone(self, call: int) -> Task:
-        """What stays of a call that is left out: the Python around it, but for the call's own."""
+    def left_out(self, calls: Iterable[int]) -> dict[int, Task | None]:
+        """What stays of calls that are left out. The Python before a call goes with it: all of it behind another that
+        is left out, else as much as stands between two calls of one module. What is more stays, such as the way into a
+        module or what begins a step."""
+        gone = set(calls)
+        return {
+            call: None if call - 1 in gone and not self._begins(call) else self._python_left(call)
+            for call in sorted(gone)
+        }
+
+    def _begins(self, call: int) -> bool:
+        """A step, or an optimizer's."""
+        return call in self._step_starts or self.graph.phase(call) != self.graph.phase(call - 1)
+
+    @cached_property
+    def _step_starts(self) -> frozenset[int]:
+        return frozenset(self.graph.step_starts())
+
+    def _python_left(self, call: int) -> Task:
         between = self.host.between
-        python_us = self.costs.host[call].python_us
-        rest_us = 0.0 if between is None else max(python_us - between.own_us, 0.0)
+        own_us = self.host.python_us if between is None else between.call_us
+        rest_us = max(self.costs.host[call].python_us - own_us, 0.0)
         return Task(HostTime(python_us=rest_us), 0, 0.0, self.graph.stream(call))
 
     def retimed(self, call: int, device_us: float, launches: int | None = None) -> Task:
@@ -260,8 +277,14 @@ class Scene:
         task = self.task(call)
         if launches is None or launches == task.launches:
             return replace(task, device_us=device_us)
-        each = self.host.launch_us
-        host = replace(task.host, launch_us=launches * each)
+        packet, work = self.graph.facts(call).packet, self.work(call)
+        other = replace(work, kernels=launches, memcpys=0, memsets=0)
+        more = further_ops(packet, other) - further_ops(packet, work)
+        host = replace(
+            task.host,
+            dispatch_us=task.host.dispatch_us + more * self.host.composed_us,
+            launch_us=launches * self.host.launch_us,
+        )
         return replace(task, host=host, launches=launches, device_us=device_us)
 
     def one_call(
@@ -277,7 +300,10 @@ class Scene:
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
         if self.graph.phase(call) != "optimizer":
             dispatch += self.host.network_us.get(kind, 0.0)
-        host = HostTime(own.python_us, own.autograd_us, dispatch, launches * self.host.launch_us)
+        python_us = own.python_us
+        if kind == "attention" and self.host.between is not None:
+            python_us += self.host.between.attention_us
+        host = HostTime(python_us, own.autograd_us, dispatch, launches * self.host.launch_us)
         return Task(host, launches, device_us, self.graph.stream(call))
 
     def streaming_us(self, nbytes: float) -> float:

@@ -96,13 +96,12 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     dispatch = _dispatch(timed, launch, composed)
     autograd = _rounded(took["grad"] - took["no grad"])
     between_calls = _between_calls(session, target, loop, autograd)
-    own = statistics.median(row.python_us for row in timed if row.kind == "elementwise")
     copied = dispatch["copy"] + launch
     host = HostProfile(
         key=this_host_key(),
         name=f"{processor()}, {torch.get_num_threads()} threads",
         python_us=round(between_calls.python_us, 2),
-        between=msgspec.structs.replace(between_calls.between, own_us=_rounded(own)),
+        between=between_calls.between,
         autograd_us=autograd,
         dispatch_us=dispatch["elementwise"],
         view_us=dispatch["view"],

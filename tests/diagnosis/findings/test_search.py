@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -8,12 +9,14 @@ import pytest
 import torch
 
 from optrace.cost.profiles import pricing
-from optrace.diagnosis.findings import find
+from optrace.diagnosis.findings import KINDS, find
 from optrace.diagnosis.findings.scene import Scene
-from optrace.graph import Source
+from optrace.graph import OpGraph, Source
 from optrace.rendering.findings import place
 from optrace.report import report
 from optrace.tracing import open_session
+from tests.diagnosis.findings import programs
+from tests.diagnosis.findings.programs import Make
 from tests.rendering.by_hand import HandGraph
 
 
@@ -83,22 +86,106 @@ def test_the_search_is_near_linear() -> None:
     assert seconds(400) < 12 * seconds(100)
 
 
-def test_python_around_a_call_that_is_left_out_stays() -> None:
-    """Of what passes before a call, its own 2 us go with it."""
-    with open_session("fake") as session:
-        x = torch.ones(64, 64, dtype=torch.bfloat16, device="cuda")
+def timed_claims(make: Make, kind: str, python_us: Mapping[int, float]) -> float:
+    """What the findings of ``kind`` claim for the first twin, with 3 us of Python before each call but these."""
+    run = report(recorded(make, python_us), pricing("h200", "xeon-vm"))
+    return sum(finding.saves_us or 0.0 for finding in find(run) if finding.kind == kind)
+
+
+def recorded(make: Make, python_us: Mapping[int, float]) -> OpGraph:
+    with open_session("fake", assume="zero") as session:
+        step = make(True)
         with session.recording():
-            torch.relu(x)
-            torch.relu(x.float())
+            step()
+    for call in range(len(session.graph)):
+        session.graph.set_python_us(call, python_us.get(call, 3.0))
+    return session.graph
+
+
+def test_the_python_before_a_call_goes_with_it_and_what_leads_there_stays() -> None:
+    """A cast there and back, first in its step behind 80 us of Python; 4 us between them; a relu."""
     prices = pricing("h200", "xeon-vm")
-    between = msgspec.structs.replace(prices.host.between, own_us=2.0)
-    host = msgspec.structs.replace(prices.host, between=between)
-    scene = Scene(report(session.graph, replace(prices, host=host)))
-    gone = scene.gone(1)
-    assert gone.host.total_us == pytest.approx(between.call_us - 2.0)
-    assert (gone.launches, gone.device_us) == (0, 0.0)
-    bare = msgspec.structs.replace(prices.host, between=None)
-    assert Scene(report(session.graph, replace(prices, host=bare))).gone(1).host.total_us == 0.0
+    graph = recorded(programs.there_and_back, {0: 80.0, 1: 4.0})
+    scene = Scene(report(graph, prices))
+    assert prices.host.between is not None
+    call_us = prices.host.between.call_us
+    left = scene.left_out([0, 1])
+    assert left[1] is None
+    assert left[0] is not None
+    assert left[0].host.total_us == pytest.approx(80.0 - call_us)
+    assert (left[0].launches, left[0].device_us) == (0, 0.0)
+    alone = scene.left_out([1])[1]
+    assert alone is not None
+    assert alone.host.total_us == 0.0
+    each = [scene.costs.host[call] for call in (0, 1)]
+    saved = call_us + 4.0 + sum(host.dispatch_us + host.launch_us for host in each)
+    assert timed_claims(programs.there_and_back, "redundant-cast", {0: 80.0, 1: 4.0}) == pytest.approx(saved)
+
+
+def test_without_times_a_call_takes_with_it_what_passes_between_calls_on_average() -> None:
+    prices = pricing("h200")
+    bare = msgspec.structs.replace(prices.host, between=None, python_us=6.0)
+    graph = recorded(programs.there_and_back, {0: 80.0, 1: 4.0})
+    left = Scene(report(graph, replace(prices, host=bare))).left_out([0])[0]
+    assert left is not None
+    assert left.host.total_us == pytest.approx(80.0 - 6.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(programs.rotary_table, "rebuilt-constant"), (programs.attention, "written-out-attention")],
+    ids=["table", "attention"],
+)
+def test_what_begins_a_step_is_not_saved_with_its_first_call(make: Make, kind: str) -> None:
+    early, late = (timed_claims(make, kind, {0: us}) for us in (100.0, 900.0))
+    assert 0 < early == pytest.approx(late)
+
+
+def test_fused_attention_chooses_its_kernel_first() -> None:
+    prices = pricing("h200", "xeon-vm")
+    scene = Scene(report(recorded(programs.attention, {}), prices))
+    between = prices.host.between
+    assert between is not None
+    (plain, fused) = (
+        scene.one_call(3, 1.0, kind=kind).host.python_us for kind in ("elementwise", "attention")
+    )
+    assert fused - plain == pytest.approx(between.attention_us)
+
+
+def test_a_convolution_of_fewer_kernels_takes_the_host_less() -> None:
+    """Each kernel of a convolution is prepared like an op of its own."""
+    prices = pricing("h200", "xeon-vm")
+    scene = Scene(report(recorded(programs.row_major_convolutions, {}), prices))
+    (call,) = scene.calls_of("convolution")
+    task = scene.task(call)
+    fewer = scene.retimed(call, 5.0, task.launches - 3)
+    saved = task.host.total_us - fewer.host.total_us
+    assert saved == pytest.approx(3 * (prices.host.composed_us + prices.host.launch_us))
+
+
+def test_batch_norm_that_learns_nothing_counts_no_batches() -> None:
+    """The count of batches is a kernel of its own; what normalizes with the kept statistics is one launch as before."""
+    run = report(recorded(programs.batch_norm_left_on, {0: 80.0}), pricing("h200", "xeon-vm"))
+    assert [run.graph.facts(call).label for call in range(len(run.graph))] == ["add_", "cudnn_batch_norm"]
+    (finding,) = (row for row in find(run) if row.kind == "training-mode")
+    between, host = run.pricing.host.between, run.costs[0].host
+    assert between is not None
+    assert finding.saves_us == pytest.approx(between.call_us + host.dispatch_us + host.launch_us, abs=2.0)
+
+
+def test_gradients_of_frozen_parts_take_their_views_with_them() -> None:
+    """Of the backward pass of a frozen layer below a trained one nothing is left."""
+    scene = Scene(report(recorded(programs.frozen_backbone, {}), pricing("h200", "xeon-vm")))
+    gone = {call for hit in KINDS["frozen-gradient"].rule(scene) for call in hit.instead or {}}
+    kept = [call for call in range(len(scene)) if scene.graph.phase(call) == "backward" and call not in gone]
+    with open_session("fake", assume="zero") as session:
+        step = programs.frozen_backbone(False)
+        with session.recording():
+            step()
+    frozen = session.graph
+    needed = [call for call in range(len(frozen)) if frozen.phase(call) == "backward"]
+    names = (scene.names[call] for call in kept)
+    assert sorted(names) == sorted(frozen.facts(call).label.rstrip("_") for call in needed)
 
 
 def test_what_an_optimizer_does_before_it_begins_a_fused_one_does_too() -> None:

@@ -61,7 +61,7 @@ def attention_written_out(scene: Scene) -> Iterator[Hit]:
             f"scores of shape {list(scores.shape)} are written and read by {len(found.calls)} calls, {units.moved(moved)} "
             "through HBM; the fused kernel keeps them on chip.",
             "use F.scaled_dot_product_attention(q, k, v, attn_mask=..., is_causal=...); mask and scale are its arguments.",
-            {**dict.fromkeys(gone), last: scene.one_call(last, fused_us, launches, "attention")},
+            {**scene.left_out(gone), last: scene.one_call(last, fused_us, launches, "attention")},
         )
 
 

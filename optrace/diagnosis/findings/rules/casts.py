@@ -27,7 +27,7 @@ def casts_not_needed(scene: Scene) -> Iterator[Hit]:
                 (call, earlier) if only else (call,),
                 f"{before} is cast to {between} and back with nothing in between.",
                 "leave both casts out.",
-                {each: scene.gone(each) for each in ((call, earlier) if only else (call,))},
+                scene.left_out((call, earlier) if only else (call,)),
             )
     yield from _weight_casts(scene, casts)
 
@@ -50,7 +50,7 @@ def _weight_casts(scene: Scene, casts: list[int]) -> Iterator[Hit]:
                 "cast it once and keep that (autocast's cache does so within one context)."
                 if scene.trains
                 else f"keep the weights in {dtype} (model.to(torch.{dtype})).",
-                {call: scene.gone(call)},
+                scene.left_out((call,)),
             )
 
 

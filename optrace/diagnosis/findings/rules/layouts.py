@@ -71,7 +71,7 @@ def _copies_back(scene: Scene) -> Iterator[Hit]:
             "a tensor that .contiguous() (or reshape) has laid out anew is laid out anew again, with nothing in between that "
             "needs it.",
             "keep one layout (channels last for images) and permute at the ends only.",
-            {call: scene.gone(call), earlier: scene.gone(earlier)},
+            scene.left_out((call, earlier)),
         )
 
 

@@ -24,7 +24,7 @@ def training_mode_at_inference(scene: Scene) -> Iterator[Hit]:
                 (call,),
                 "dropout drops in a run that trains nothing: it costs a pass and makes the results random.",
                 "call model.eval(), or pass training=self.training to F.dropout.",
-                {call: scene.gone(call)},
+                scene.left_out((call,)),
             )
     for call in scene.calls_of(*_BATCH_NORM):
         node = scene.node(call)
@@ -39,7 +39,10 @@ def training_mode_at_inference(scene: Scene) -> Iterator[Hit]:
             "batch norm takes its statistics from the batch in a run that trains nothing: two passes instead of one, and "
             "results that depend on the batch.",
             "call model.eval().",
-            {call: scene.retimed(call, scene.streaming_us(nbytes), 1)},
+            {
+                **scene.left_out(_counts_batches(scene, call)),
+                call: scene.retimed(call, scene.streaming_us(nbytes), 1),
+            },
         )
     for call in range(len(scene)):
         if "_scaled_dot_product_" in scene.names[call] and scene.node(call).arg("dropout_p"):
@@ -48,6 +51,16 @@ def training_mode_at_inference(scene: Scene) -> Iterator[Hit]:
                 "attention drops probabilities in a run that trains nothing.",
                 "call model.eval(), or pass dropout_p=0.0.",
             )
+
+
+def _counts_batches(scene: Scene, norm: int) -> tuple[int, ...]:
+    """The call before a batch norm that counts the batches it has seen."""
+    graph, before = scene.graph, norm - 1
+    if before < 0 or scene.names[before] != "add" or graph.module_of(before) != graph.module_of(norm):
+        return ()
+    storage = scene.storage_of(before)
+    counts = storage >= 0 and graph.storages[storage].name.endswith("num_batches_tracked")
+    return (before,) if counts else ()
 
 
 @kind("frozen-gradient", "gradients that no optimizer step uses")
@@ -64,16 +77,20 @@ def gradients_of_frozen_parts(scene: Scene) -> Iterator[Hit]:
             if source >= 0 and source not in needed:
                 needed.add(source)
                 waiting.append(source)
-    idle = [
-        call
-        for call, phase in enumerate(phases)
-        if phase == "backward" and call not in needed and scene.launches[call]
-    ]
+    backward = [call for call, phase in enumerate(phases) if phase == "backward" and call not in needed]
+    idle = [call for call in backward if scene.launches[call]]
+    # Views that only hand operands to these calls, and those of what they give.
+    views: dict[int, list[int]] = {call: [] for call in idle}
+    for call in idle:
+        views[call] += (view for view in scene.views_for([call]) if phases[view] == "backward")
+    for view in backward:
+        if scene.graph.is_view(view) and scene.source(view) in views:
+            views[scene.source(view)].append(view)
     for call in idle:
         yield Hit(
             (call,),
             f"the backward pass runs {scene.names[call]} for gradients that no optimizer step uses.",
             "freeze what is not trained before the forward pass: requires_grad_(False) on its parameters, or torch.no_grad() "
             "around it.",
-            {call: scene.gone(call)},
+            scene.left_out((call, *views[call])),
         )

@@ -39,7 +39,7 @@ def chains_of_pointwise_ops(scene: Scene) -> Iterator[Hit]:
             f"{len(chain)} pointwise kernels in a row ({names}) move {units.moved(moved)} through HBM; one kernel would move "
             f"{units.moved(fused)}.",
             "use the op that does all of it (F.gelu, F.silu, F.rms_norm, torch.addcmul), or torch.compile this part.",
-            {**dict.fromkeys(chain), last: scene.one_call(last, scene.streaming_us(fused))},
+            {**scene.left_out(chain), last: scene.one_call(last, scene.streaming_us(fused))},
         )
 
 
@@ -121,7 +121,7 @@ def not_vectorized(scene: Scene) -> Iterator[Hit]:
                 f"a bias is added to the product by a kernel of its own, which reads and writes all {units.moved(result.nbytes)} of "
                 "it and is not vectorized.",
                 "give the bias to the product (nn.Linear(bias=True), F.linear, torch.addmm): cuBLAS adds it on the way out.",
-                {call: scene.gone(call)},
+                scene.left_out((call,)),
             )
             continue
         narrow = (

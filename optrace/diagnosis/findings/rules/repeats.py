@@ -52,7 +52,7 @@ def built_anew_each_step(scene: Scene) -> Iterator[Hit]:
             tuple(sorted(launching, key=lambda call: (-scene.wall_us[call], call))),
             f"{len(launching)} launches ({names}) depend on no input: each step builds the same mask or table again.",
             "build it once, keep it as a buffer (register_buffer(..., persistent=False)) and slice it.",
-            dict.fromkeys(launching),
+            scene.left_out((*launching, *scene.views_for(launching))),
         )
 
 
@@ -127,7 +127,7 @@ def on_the_same_inputs(scene: Scene) -> Iterator[Hit]:
                 (call,),
                 f"{scene.names[call]} has been computed from the same tensors before{at}.",
                 "compute it once and pass the result on.",
-                {call: scene.gone(call)},
+                scene.left_out((call,)),
             )
 
 

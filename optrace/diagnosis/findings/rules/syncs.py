@@ -67,7 +67,7 @@ def waits_for_the_device(scene: Scene) -> Iterator[Hit]:
             f"{reason}; the host stops issuing work until the GPU has caught up, and the GPU then idles.",
             f"{change}.",
             # What is read is not read any more; an op whose size depends on data is still done.
-            {**dict.fromkeys(scene.views_for([call])), call: scene.gone(call)}
+            scene.left_out((call, *scene.views_for([call])))
             if name in _READS
             else {call: _without_wait(scene, call)},
         )
