@@ -18,6 +18,7 @@ from .speaker import Speaker
 if TYPE_CHECKING:
     from optrace.cost.host_profile import HostProfile
     from optrace.cost.profiles import GpuProfile
+    from optrace.graph import Phase
     from optrace.measuring.calibration.device import GpuCalibration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -133,12 +134,14 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
         table.add_row(
             f"dispatch, {kind.replace('_', ' ')}, us", _number(us), _number(shipped.dispatch_of(kind))
         )
-    for kind, us in sorted(host.network_us.items()):
-        table.add_row(
-            f"  longer in a network, {kind.replace('_', ' ')}, us",
-            _number(us),
-            _number(shipped.network_us.get(kind, 0.0)),
-        )
+    phases: tuple[Phase, ...] = ("forward", "backward")
+    for phase, found in zip(phases, (host.network_us, host.network_backward_us), strict=True):
+        for kind in sorted(found):
+            table.add_row(
+                f"  longer in a network, {phase}, {kind.replace('_', ' ')}, us",
+                _number(host.longer_in_networks(kind, phase)),
+                _number(shipped.longer_in_networks(kind, phase)),
+            )
     return table
 
 

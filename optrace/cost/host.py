@@ -101,10 +101,18 @@ _CLASS_OF_KIND: Mapping[KernelKind, HostClass] = {
     "other": "elementwise",
 }
 
-#: Kinds whose launches all come from one op: a chunk of a list or a part of a product each. Not so convolutions and
-#: recurrent nets: cuDNN prepares each layout copy, each kernel and each time step much like an op of its own.
+#: Kinds whose launches all come from one op: a chunk of a list or a part of a product each. Not so convolutions: cuDNN
+#: prepares each layout copy and each kernel much like an op of its own.
 _ONE_OP = frozenset({"foreach", "matmul", "attention"})
-_SEVERAL_OPS = frozenset({"aten._cudnn_rnn", "aten._cudnn_rnn_backward"})
+#: Calls that make products and pointwise ops in turns: a time step of a recurrent net, the layers of an encoder.
+_PRODUCTS_IN_TURNS = frozenset(
+    {
+        "aten._cudnn_rnn",
+        "aten._cudnn_rnn_backward",
+        "aten._native_multi_head_attention",
+        "aten._transformer_encoder_layer_fwd",
+    }
+)
 
 
 def host_class(packet: str, work: Work) -> HostClass:
@@ -174,14 +182,14 @@ def host_columns(
         .reshape(-1, 2)
         .T
     )
-    cold = np.array(
-        [
-            host.network_us.get(dispatched_as(graph.facts(call).packet, work), 0.0)
-            for call, work in zip(works.first.tolist(), works.distinct, strict=True)
-        ],
-        dtype=np.float64,
+    kinds = [
+        dispatched_as(graph.facts(call).packet, work)
+        for call, work in zip(works.first.tolist(), works.distinct, strict=True)
+    ]
+    longer = np.array(
+        [[host.longer_in_networks(kind, phase) for kind in kinds] for phase in PHASES], dtype=np.float64
     )
-    in_network = np.where(columns.phase == PHASES.index("optimizer"), 0.0, cold[works.of])
+    in_network = longer[columns.phase, works.of]
     return HostColumns(python, autograd, dispatch[works.of] + in_network, launch[works.of])
 
 
@@ -261,7 +269,10 @@ def _entered(before: str, now: str) -> int:
 def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> tuple[float, float]:
     """Dispatch and launches of a call of ``packet`` with so many operands, as in a loop over it."""
     kind = dispatched_as(packet, work)
-    dispatch = host.dispatch_of(kind) + further_ops(packet, work) * host.composed_us
+    further_us = host.composed_us
+    if packet in _PRODUCTS_IN_TURNS:
+        further_us = (host.dispatch_of("matmul") + host.dispatch_of("elementwise")) / 2
+    dispatch = host.dispatch_of(kind) + further_ops(packet, work) * further_us
     if kind == "foreach":
         dispatch += host.list_item_us * operands
     return dispatch, (work.launches or 0) * host.launch_us
@@ -275,7 +286,7 @@ def dispatched_as(packet: str, work: Work) -> HostClass:
 
 def further_ops(packet: str, work: Work) -> int:
     """Ops besides the first that a call is made of: its launches after the first, where one op does not make them all."""
-    if work.kind in _ONE_OP and packet not in _SEVERAL_OPS:
+    if work.kind in _ONE_OP and packet not in _PRODUCTS_IN_TURNS:
         return 0
     return max((work.launches or 0) - 1, 0)
 

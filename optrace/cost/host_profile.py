@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
+
+from optrace.graph import Phase
 
 #: What a call makes the host do, as far as its time goes.
 HostClass = Literal[
@@ -26,12 +29,18 @@ HostClass = Literal[
     "wait",
 ]
 
-#: Times that are Python's, or are taken among it.
-_PYTHON_TIMES = frozenset({"python_us", "backward_us", "python_loop_us"})
+#: Numbers by class, which go where one number for all replaces them.
+CLASSES_OWN = ("class_us", "network_us", "network_backward_us")
 
-#: How much of a change of the interpreter's speed reaches the dispatcher and the driver, on a logarithmic scale. Chosen
-#: among 0.3, 0.5, 0.7 and 1 by ``optrace accuracy`` on the records of docs/accuracy.md.
-_BELOW_PYTHON = 0.7
+#: How much of a change of the reference loop's speed reaches what the host really does, on a logarithmic scale. Steps of
+#: one program, timed on an H200's host while its loop took once and twice its best: 1.05 to 1.6 times as long, most of
+#: them 1.3 times (docs/accuracy.md).
+_OF_THE_LOOP = 0.5
+
+
+def slowdown(loop_us: float, best_loop_us: float) -> float:
+    """How much longer a host takes while a turn of the reference loop takes ``loop_us`` than at its best."""
+    return math.pow(loop_us / best_loop_us, _OF_THE_LOOP)
 
 
 class Between(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +73,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     - Autograd: ``autograd_us`` of it; ``backward_us`` before each call of a backward pass whose time was not taken.
     - Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where
       nothing is computed; ``list_item_us`` for each tensor of a list. All of it as in a loop over the call, as an
-      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, since between a
-      network's other calls it finds less in the processor's caches.
+      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, in a backward
+      pass ``network_backward_us`` instead if there is one, since between a network's other calls it finds less in the
+      processor's caches.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
@@ -86,6 +96,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     source: str
     class_us: dict[HostClass, float] = {}
     network_us: dict[HostClass, float] = {}
+    network_backward_us: dict[HostClass, float] = {}
     between: Between | None = None
     list_item_us: float = 0.0
     composed_us: float = 0.0
@@ -101,20 +112,27 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """This host while a turn of the reference loop takes ``loop_us``; as it is where either is not known."""
         if not loop_us or not self.python_loop_us:
             return self
-        slower = loop_us / self.python_loop_us
-        below = slower**_BELOW_PYTHON
+        slower = slowdown(loop_us, self.python_loop_us)
         times = {
-            name: us * (slower if name in _PYTHON_TIMES else below)
+            name: us * slower
             for name in self.__struct_fields__
             if name.endswith("_us") and isinstance(us := getattr(self, name), float)
         }
+        by_class = {
+            name: {kind: us * slower for kind, us in getattr(self, name).items()} for name in CLASSES_OWN
+        }
         return msgspec.structs.replace(
             self,
-            **times,
-            class_us={kind: us * below for kind, us in self.class_us.items()},
-            network_us={kind: us * below for kind, us in self.network_us.items()},
+            **{**times, **by_class, "python_loop_us": loop_us},
             between=None if self.between is None else self.between.scaled(slower),
         )
+
+    def longer_in_networks(self, kind: HostClass, phase: Phase) -> float:
+        """What a call of this class takes longer in a network than in a loop."""
+        if phase == "optimizer":
+            return 0.0
+        of = self.network_backward_us if phase == "backward" and self.network_backward_us else self.network_us
+        return of.get(kind, 0.0)
 
     def dispatch_of(self, kind: HostClass) -> float:
         """Host time of a call of this class, without its launches and its Python."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 from platformdirs import user_config_path
 
-from optrace.cost.host_profile import HostProfile
+from optrace.cost.host_profile import CLASSES_OWN, HostProfile
 from optrace.graph import DTYPE_BYTES, TraceInfo
 
 
@@ -135,10 +135,6 @@ MEASURED_KERNELS = "h200"
 
 #: The host that stands in for one that was not calibrated.
 DEFAULT_HOST = "xeon-vm"
-
-
-#: Numbers by class of a host's profile, which go where one number for all replaces them.
-CLASSES_OWN = ("class_us", "network_us")
 
 
 def with_kernel_rates(gpu: GpuProfile) -> GpuProfile:

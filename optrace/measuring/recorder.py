@@ -145,12 +145,12 @@ def measure(
         memory = _Memory()
         steps.run(memory.around, 1)
     with stage("timing the program's Python"):
-        gaps, gaps_loop_us = _time_gaps(session, steps, repeats, seconds)
+        gaps = _time_gaps(session, steps, repeats, seconds)
     with stage("recording the step"):
         graph = _recorded(session, steps)
         if not len(graph):
             raise MeasureError(f"{name} dispatched no op, so there is nothing to measure")
-        keep_times(graph, gaps, loop_us=loop_us, scale=loop_us / gaps_loop_us)
+        keep_times(graph, gaps, loop_us=loop_us, issue_us=issue.median)
         rows = _calls(graph)  # before a further step frees what this one left
     with stage("profiling the launches"):
         runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
@@ -318,8 +318,8 @@ def _by_events(session: Session, steps: Steps, flushed: bool, seconds: float) ->
     return tuple(min(times) for times in zip(*alike, strict=True))
 
 
-def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> tuple[list[Gaps], float]:
-    """The time between calls in steps run at the host's best speed, and a turn of the reference loop meanwhile."""
+def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> list[Gaps]:
+    """The time between calls in steps run at the host's best speed."""
     runs: list[Gaps] = []
     timings: list[Timing] = []
 
@@ -335,8 +335,7 @@ def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> 
     steps.run(around, repeats, seconds)
     if len(timings) < _LEAST_GAPS:
         steps.run(around, _LEAST_GAPS - len(timings))
-    steady = undisturbed(timings)
-    return [runs[int(timing.us[0])] for timing in steady], statistics.median(t.loop_us for t in steady)
+    return [runs[int(timing.us[0])] for timing in undisturbed(timings)]
 
 
 def _timed(steps: Steps, repeats: int, seconds: float) -> list[Timing]:

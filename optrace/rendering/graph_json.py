@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from optrace.cost.host_profile import HostProfile
+from optrace.cost.host_profile import CLASSES_OWN, HostProfile
 from optrace.cost.profiles import (
-    CLASSES_OWN,
     GpuProfile,
     Pricing,
     UnknownProfileError,

@@ -2,7 +2,8 @@
 
 A recorder would not do: it leaves the processor's caches cold for the program, which then takes several times as long.
 What Python and torch take to get to the watcher and back is measured by a call that is made watched and not, and left
-out.
+out. Between a network's calls even that watcher costs more, half of the step's time and as much again: there what passed
+is taken as a share of the watched step, and of what the step takes while nobody watches.
 """
 
 from __future__ import annotations
@@ -23,16 +24,40 @@ from optrace.tracing.clock import quickest_us
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What passed on the host before each call (of the overloads ``ops``) and after the last, in microseconds.
-
-    ``inside_us`` is what the calls themselves took, with the way from the watcher back to the dispatcher, which an
-    unwatched call does not go: fit to compare calls, not to be added up.
-    """
+    """What passed on the host before each call (of the overloads ``ops``) and after the last, and what the calls
+    themselves took (``inside_us``), in microseconds."""
 
     ops: tuple[str, ...]
     before_us: tuple[float, ...]
     tail_us: float
     inside_us: tuple[float, ...] = ()
+
+    @property
+    def passed_us(self) -> float:
+        """Outside of the calls."""
+        return sum(self.before_us) + self.tail_us
+
+    @property
+    def took_us(self) -> float:
+        """The step."""
+        return self.passed_us + sum(self.inside_us)
+
+    def quicker(self, times: float) -> Gaps:
+        """The same on a host so many times as quick."""
+        return Gaps(
+            self.ops,
+            tuple(us / times for us in self.before_us),
+            self.tail_us / times,
+            tuple(us / times for us in self.inside_us),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What being watched adds between two calls and inside of one, microseconds."""
+
+    between_us: float = 0.0
+    inside_us: float = 0.0
 
 
 class _GapWatcher:
@@ -52,36 +77,40 @@ class _GapWatcher:
 
 
 @contextmanager
-def timed_gaps(watching: Watching, found: Callable[[Gaps], object], overhead_us: float) -> Iterator[None]:
-    """Watch the step that runs inside and tell ``found`` what passed between its calls; ``overhead_us`` is what being
-    watched adds to the time between two calls."""
+def timed_gaps(watching: Watching, found: Callable[[Gaps], object], added: Watch) -> Iterator[None]:
+    """Watch the step that runs inside and tell ``found`` what passed between its calls, less what watching ``added``."""
     watcher = _GapWatcher()
     with watching(watcher):
         yield
         watcher.times_ns.append(perf_counter_ns())
     left, come = watcher.times_ns[0::2], watcher.times_ns[1::2]
-    between = [max((to - since) / 1000 - overhead_us, 0.0) for since, to in zip(left, come, strict=True)]
-    inside = [(to - since) / 1000 for since, to in zip(come, left[1:], strict=False)]
+    between = [max((to - since) / 1000 - added.between_us, 0.0) for since, to in zip(left, come, strict=True)]
+    inside = [
+        max((to - since) / 1000 - added.inside_us, 0.0) for since, to in zip(come, left[1:], strict=False)
+    ]
     found(Gaps(tuple(str(op) for op in watcher.ops), tuple(between[:-1]), between[-1], tuple(inside)))
 
 
-def watching_overhead_us(watching: Watching, device: str) -> float:
-    """What being watched adds to the time between two calls: a small view, made watched and not."""
+def watch_of(watching: Watching, device: str) -> Watch:
+    """What being watched adds: a small view, made watched and not. What the view takes counts as between calls."""
     view = torch.ones(8, device=device).detach
     turns = 50
 
     runs: list[Gaps] = []
     for _ in range(5):
-        with timed_gaps(watching, runs.append, 0.0):
+        with timed_gaps(watching, runs.append, Watch()):
             for _ in range(turns):
                 view()
-    watched_us = min(sum(run.before_us) + run.tail_us for run in runs) / turns
-    return max(watched_us - quickest_us(view, turns=turns), 0.0)
+    quickest = min(runs, key=lambda run: run.passed_us)
+    return Watch(
+        max(quickest.passed_us / turns - quickest_us(view, turns=turns), 0.0),
+        statistics.median(quickest.inside_us),
+    )
 
 
-def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, scale: float = 1.0) -> None:
-    """Write into ``graph`` what the ``runs`` that made its calls took, times ``scale``; nothing where none did.
-    ``loop_us``: a turn of the reference loop on this host.
+def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us: float) -> None:
+    """Write into ``graph`` what passed between its calls in a step of ``issue_us`` on the host, by the ``runs`` that made
+    the same calls; nothing where none did. ``loop_us``: a turn of the reference loop on this host.
 
     A single pass may be disturbed: by the first use of a cache, a collection of garbage, another process. Each call
     takes the median of the passes through its stretch of the program, which is named by the op and the source of its
@@ -91,6 +120,7 @@ def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, scale: f
     same = [run for run in runs if run.ops == ops]
     if not same:
         return
+    scale = issue_us / max(statistics.median(run.took_us for run in same), 1e-9)
     stretches: dict[tuple[int, int, int], list[int]] = {}
     before = -1
     for call in range(len(graph)):

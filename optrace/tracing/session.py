@@ -25,7 +25,7 @@ from optrace.graph import Frame, OpGraph, TraceInfo
 from optrace.tracing import interrupts
 from optrace.tracing.calls import Watching, WatchingMode
 from optrace.tracing.clocks import heard
-from optrace.tracing.gaps import Gaps, timed_gaps, watching_overhead_us
+from optrace.tracing.gaps import Gaps, timed_gaps, watch_of
 from optrace.tracing.keeping import KeepingTracer, Kept
 from optrace.tracing.standin import Assume, StandIn, StandinDevice, standin
 from optrace.tracing.standin.device import BACKEND
@@ -146,7 +146,7 @@ class Session:
             raise TraceError(
                 "with a stand-in at work, Python takes several times as long: time where the program runs"
             )
-        return timed_gaps(self._watching, found, watching_overhead_us(self._watching, self._device))
+        return timed_gaps(self._watching, found, watch_of(self._watching, self._device))
 
     def begin_run(self) -> None:
         """Inside of ``recording``: the program is run, once more where several steps are recorded."""

@@ -72,15 +72,16 @@ def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind,
     assert (time.python_us, time.dispatch_us, time.launch_us) == (3.0, dispatch, launches * 2.0)
 
 
-def test_a_time_step_of_a_recurrent_net_is_an_op_of_its_own():
+@pytest.mark.parametrize("packet", ["aten._cudnn_rnn", "aten._transformer_encoder_layer_fwd"])
+def test_a_call_that_makes_products_and_pointwise_ops_in_turns_takes_as_much_for_them(packet):
     work = Work(kernels=600, kind="matmul")
-    assert dispatched_us("aten._cudnn_rnn", 4, work, HOST) == (7.0 + 599 * 6.0, 600 * 2.0)
+    assert dispatched_us(packet, 4, work, HOST) == (7.0 + 599 * (7.0 + 4.0) / 2, 600 * 2.0)
     assert dispatched_us("aten.mm", 2, work, HOST) == (7.0, 600 * 2.0)
 
 
 @pytest.mark.parametrize(
     ("phase", "mm_us", "view_us"),
-    [("forward", 7.0 + 3.0, 0.5 + 0.25), ("backward", 7.0 + 3.0, 0.5 + 0.25), ("optimizer", 7.0, 0.5)],
+    [("forward", 7.0 + 3.0, 0.5 + 0.25), ("backward", 7.0 + 5.0, 0.5), ("optimizer", 7.0, 0.5)],
 )
 def test_a_call_in_a_network_takes_longer_than_in_a_loop_and_one_of_an_optimizer_does_not(
     phase, mm_us, view_us
@@ -89,9 +90,16 @@ def test_a_call_in_a_network_takes_longer_than_in_a_loop_and_one_of_an_optimizer
     make("aten.mm.default", T(64, 64), T(64, 64), out=T(64, 64))
     make(*VIEW[:1], *VIEW[1], out=VIEW[2])
     columns = replace(make.graph.columns(), phase=np.array([PHASES.index(phase)] * 2))
-    host = msgspec.structs.replace(HOST, network_us={"matmul": 3.0, "view": 0.25})
+    host = msgspec.structs.replace(
+        HOST, network_us={"matmul": 3.0, "view": 0.25}, network_backward_us={"matmul": 5.0}
+    )
     found = host_columns(make.graph, columns, Works.of_graph(make.graph, columns, TARGET), host)
     assert list(found.dispatch_us) == [mm_us, view_us]
+
+
+def test_a_host_that_does_not_tell_the_backward_pass_apart_has_one_figure_for_both():
+    host = msgspec.structs.replace(HOST, network_us={"matmul": 3.0})
+    assert {host.longer_in_networks("matmul", phase) for phase in ("forward", "backward", "other")} == {3.0}
 
 
 def test_python_that_was_timed_stands_for_the_estimate_and_is_scaled():

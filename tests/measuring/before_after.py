@@ -75,19 +75,20 @@ def measured(session: Session, prices: Pricing, kind: str, make: Make) -> dict[s
     turns = []
     for _ in range(_TURNS):
         around = loop_turn_us()
-        turns.append((wall_us(before), wall_us(after), max(around, loop_turn_us())))
+        turns.append((times_us(before), times_us(after)[1], max(around, loop_turn_us())))
     best = min(loop for *_, loop in turns)
     steady = [turn for turn in turns if turn[2] <= best * (1 + TOLERANCE)]
     loop_us = statistics.median(loop for *_, loop in steady)
+    issue_us = statistics.median(issued for (issued, _), *_ in steady)
     runs = [session.time_gaps(before) for _ in range(_TIMED)]
     session.forget()
     with session.recording():
         before()
     torch.cuda.synchronize()
-    keep_times(session.graph, runs, loop_us=loop_us)
+    keep_times(session.graph, runs, loop_us=loop_us, issue_us=issue_us)
     priced = report(session.graph, replace(prices, host=prices.host.at_speed(loop_us)))
     claims = [finding.saves_us for finding in priced.findings if finding.kind == kind]
-    saved = sorted(old - new for old, new, _ in steady)
+    saved = sorted(old - new for (_, old), new, _ in steady)
     last = len(saved) - 1
     return {
         "kind": kind,
@@ -96,19 +97,20 @@ def measured(session: Session, prices: Pricing, kind: str, make: Make) -> dict[s
         "saved_us": round(statistics.median(saved), 1),
         "saved_p10_us": round(saved[round(0.1 * last)], 1),
         "saved_p90_us": round(saved[round(0.9 * last)], 1),
-        "before_us": round(statistics.median(old for old, *_ in steady), 1),
+        "before_us": round(statistics.median(old for (_, old), *_ in steady), 1),
         "after_us": round(statistics.median(new for _, new, _ in steady), 1),
         "turns": len(steady),
     }
 
 
-def wall_us(step: Callable[[], object]) -> float:
-    """From an empty queue to the synchronize."""
+def times_us(step: Callable[[], object]) -> tuple[float, float]:
+    """From an empty queue until the host is done, and to the end of the synchronize."""
     torch.cuda.synchronize()
     start = perf_counter()
     step()
+    issued = perf_counter()
     torch.cuda.synchronize()
-    return (perf_counter() - start) * 1e6
+    return (issued - start) * 1e6, (perf_counter() - start) * 1e6
 
 
 if __name__ == "__main__":

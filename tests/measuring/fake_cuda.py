@@ -12,6 +12,7 @@ import torch
 
 from optrace.measuring import events, launches, machine, recorder
 from optrace.tracing import session
+from optrace.tracing.gaps import Watch
 
 KERNEL_US = 7.0
 
@@ -102,7 +103,7 @@ def install(monkeypatch, of_call=lambda number: True) -> None:
     monkeypatch.setattr(events.torch, "empty", empty)
     monkeypatch.setattr(session, "_cuda_stream", lambda: 0)
     monkeypatch.setattr(session, "stood_in_before", lambda: False)
-    monkeypatch.setattr(session, "watching_overhead_us", lambda *_: 0.0)
+    monkeypatch.setattr(session, "watch_of", lambda *_: Watch())
     monkeypatch.setattr(session.Session, "place", lambda self, value: value)
     monkeypatch.setattr(machine, "gpu_state", lambda *_: None)
     monkeypatch.setattr(machine.torch.version, "cuda", "13.0")

@@ -130,23 +130,23 @@ HOST = msgspec.structs.replace(
 )
 
 
-def watched(issued_us, passed_us, *calls):
+def watched(issued_us, took_us, *calls, phase="forward"):
     """A network of calls: class, what loops say of each, what it took while watched."""
     kinds, loop_us, inside_us = zip(*calls, strict=True)
-    return Watched(issued_us, passed_us, kinds, np.array(loop_us), np.array(inside_us))
+    return Watched(issued_us, took_us, kinds, (phase,) * len(calls), np.array(loop_us), np.array(inside_us))
 
 
-def test_a_network_shares_out_what_it_takes_as_its_calls_take_it_while_watched():
-    """300 us of which 100 pass between calls; the watched calls took 8 x 30 + 8 x 10 + 4 x 20 = 400, twice what is left."""
+def test_a_call_in_a_network_has_the_share_of_the_step_that_it_has_of_the_watched_one():
+    """Watched 1,000 us, half of it in calls, untraced 500: each call takes half of what it took while watched."""
     network = watched(
-        300.0,
-        100.0,
+        500.0,
+        1000.0,
         *[("matmul", 9.0, 30.0)] * 8,
         *[("view", 1.0, 10.0)] * 8,
         *[("reduction", 5.0, 20.0)] * 4,
     )
     typical = (8 * (15.0 - 9.0) + 4 * (10.0 - 5.0)) / 12
-    assert network_us([network], HOST) == {
+    assert network_us([network], HOST, "forward") == {
         "elementwise": round(typical, 2),  # none in the network: as calls that launch
         "gather": round(typical, 2),
         "matmul": 6.0,
@@ -154,25 +154,25 @@ def test_a_network_shares_out_what_it_takes_as_its_calls_take_it_while_watched()
     }
 
 
-def test_networks_of_two_kinds_count_call_by_call():
-    slow = watched(200.0, 20.0, *[("matmul", 9.0, 15.0)] * 12)  # 15 us each
-    quick = watched(50.0, 10.0, *[("matmul", 9.0, 12.0)] * 4)  # 10 us each
-    assert network_us([slow, quick], HOST)["matmul"] == (12 * 6.0 + 4 * 1.0) / 16
+def test_networks_of_two_kinds_count_call_by_call_and_each_phase_by_itself():
+    slow = watched(100.0, 100.0, *[("matmul", 9.0, 15.0)] * 12)
+    quick = watched(100.0, 100.0, *[("matmul", 9.0, 10.0)] * 4)
+    back = watched(100.0, 100.0, *[("matmul", 9.0, 29.0)] * 8, phase="backward")
+    networks = [slow, quick, back]
+    assert network_us(networks, HOST, "forward")["matmul"] == (12 * 6.0 + 4 * 1.0) / 16
+    assert network_us(networks, HOST, "backward")["matmul"] == 20.0
 
 
-def test_a_network_is_not_quicker_than_loops_and_a_call_not_quicker_than_a_view():
-    """The host became quicker after its loops were timed: 5 us are left for 8 x (6 + 2), which loops say."""
-    network = watched(25.0, 20.0, *[("matmul", 6.0, 0.1)] * 8, *[("view", 2.0, 0.7)] * 8)
-    found = network_us([network], HOST)
-    assert found["matmul"] == 1.0 - 6.0  # a view's way is left of it
-    assert found["view"] == 7.0 - 2.0
+def test_a_call_in_a_network_is_not_quicker_than_a_view():
+    network = watched(20.0, 20.0, *[("matmul", 6.0, 0.1)] * 8)
+    assert network_us([network], HOST, "forward")["matmul"] == 1.0 - 6.0  # a view's way is left of it
 
 
 def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
-    """Issued in 12 us while a turn of the loop took 2 us; at 1 us 6. Watched, the view of 1 us takes 4: 3 too long."""
+    """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long."""
 
     def timed(measure):
-        return Timing((12.0,), 2.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
+        return Timing((12.0,), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
 
     def time_gaps(_session, step):
         step()
@@ -185,11 +185,27 @@ def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     with open_session("cpu", device="cpu") as session:
         host = msgspec.structs.replace(HOST, python_loop_us=1.0)
         found = _watched(session, TARGET, host, lambda: x.relu_().t())
-    assert (found.issued_us, found.passed_us) == (6.0, 1.5 + 0.5 + 2.0)
-    # Of the calls' 9 and 4 us, what a watched view of 1 us takes more: their median of 6.5, less 1.
-    assert list(found.inside_us) == [9.0 - 5.5, 0.0]
+    assert (found.issued_us, found.took_us) == (6.0, 1.5 + 0.5 + 2.0 + 9.0 + 4.0)
+    assert list(found.inside_us) == [9.0, 4.0]
     assert found.kinds == ("view", "view")  # on a CPU nothing launches
+    assert found.phases == ("forward", "forward")
     assert list(found.loop_us) == [1.0, 1.0]
+
+
+def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_one(monkeypatch):
+    """Watched, 8 us pass before a call and it takes 12; untraced the step takes half as long: 4 us passed."""
+    x = torch.ones(2, 2)
+    monkeypatch.setattr(calibration, "training_step", lambda _device: lambda: x.relu_())
+    monkeypatch.setattr(
+        calibration,
+        "timed",
+        lambda measure: Timing((10.0,), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0),
+    )
+    monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (8.0,), 0.0, (12.0,)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(calibration, "passed", lambda _graph, _target, before_us, _autograd_us: before_us)
+    with open_session("cpu", device="cpu") as session:
+        assert list(calibration._between_calls(session, TARGET, 1.0, autograd_us=0.0)) == [4.0]
 
 
 def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch):
@@ -199,7 +215,7 @@ def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch
     x = torch.ones(2, 2)
     with open_session("cpu", device="cpu") as session:
         assert _watched(session, TARGET, HOST, lambda: x.relu_().t()) is None
-    assert network_us([], HOST) == {"elementwise": 0.0, "gather": 0.0, "matmul": 0.0}
+    assert network_us([], HOST, "forward") == {"elementwise": 0.0, "gather": 0.0, "matmul": 0.0}
 
 
 def test_networks_have_the_calls_of_networks_in_use():

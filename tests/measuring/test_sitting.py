@@ -174,7 +174,7 @@ def test_a_pair_is_the_median_of_turns_and_the_claim_at_the_speed_they_were_time
     turns = iter([(30.0 + turn, 10.0) for turn in range(before_after._TURNS)])
     walls = (us for turn in turns for us in turn)
     loops = iter([1.0] * 2 * (before_after._TURNS - 1) + [2.0, 2.0])
-    monkeypatch.setattr(before_after, "wall_us", lambda _step: next(walls))
+    monkeypatch.setattr(before_after, "times_us", lambda _step: (5.0, next(walls)))
     monkeypatch.setattr(before_after, "loop_turn_us", lambda: next(loops))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(Session, "time_gaps", lambda _session, _step: Gaps((), (), 0.0))

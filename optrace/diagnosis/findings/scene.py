@@ -298,8 +298,7 @@ class Scene:
         """Another op in a call's place: what the host does for one of this class, with ``tensors`` in lists."""
         own = self.costs.host[call]
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
-        if self.graph.phase(call) != "optimizer":
-            dispatch += self.host.network_us.get(kind, 0.0)
+        dispatch += self.host.longer_in_networks(kind, self.graph.phase(call))
         python_us = own.python_us
         if kind == "attention" and self.host.between is not None:
             python_us += self.host.between.attention_us

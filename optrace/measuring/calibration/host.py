@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from optrace.cost.host import dispatched_as, dispatched_us, further_ops, host_class, modules_entered
-from optrace.cost.host_profile import Between, HostClass, HostProfile
+from optrace.cost.host_profile import Between, HostClass, HostProfile, slowdown
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
-from optrace.graph import OpGraph
+from optrace.graph import OpGraph, Phase
 from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
 from optrace.measuring.calibration.host_calls import Call, Case, cases, networks, training_step
@@ -117,35 +117,42 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         source=f"optrace calibrate, torch {torch.__version__}, Python {platform.python_version()}",
         measured=True,
     )
-    watched = [_watched(session, target, host, step) for step in networks(session.device).values()]
-    return msgspec.structs.replace(host, network_us=network_us([one for one in watched if one], host))
+    found = [_watched(session, target, host, step) for step in networks(session.device).values()]
+    watched = [network for network in found if network is not None]
+    return msgspec.structs.replace(
+        host,
+        network_us=network_us(watched, host, "forward"),
+        network_backward_us=network_us(watched, host, "backward"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A network's step: what it took untraced (``issued_us``), the part of it that passed between its calls
-    (``passed_us``), and of each call its class, what loops say of it and what it took while watched, microseconds."""
+    """A network's step: what it took untraced (``issued_us``) and while watched (``took_us``), and of each call its class,
+    its phase, what loops say of it and what it took while watched, microseconds."""
 
     issued_us: float
-    passed_us: float
+    took_us: float
     kinds: tuple[HostClass, ...]
+    phases: tuple[Phase, ...]
     loop_us: Floats
     inside_us: Floats
 
 
-def network_us(networks: Iterable[Watched], host: HostProfile) -> dict[HostClass, float]:
-    """What a call of each class takes longer in networks than ``host``, timed in loops, says; of a class of which they
-    have too few, what calls that launch take longer on average.
+def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> dict[HostClass, float]:
+    """What a call of each class takes longer in this phase of networks than ``host``, timed in loops, says; of a class of
+    which they have too few, what calls that launch take longer on average.
 
-    What a step takes untraced and does not pass between its calls, or what loops say where that is more, is shared out
-    among the calls as their times while watched are.
+    Of what a step takes untraced a call has the same share as of the watched step, as what passes between calls has
+    (``optrace.tracing.gaps.keep_times``).
     """
     longer: dict[HostClass, list[float]] = {}
     for network in networks:
-        below_us = max(network.issued_us - network.passed_us, network.loop_us.sum())
-        took = network.inside_us * below_us / max(network.inside_us.sum(), 1e-9)
-        for kind, us in zip(network.kinds, (took - network.loop_us).tolist(), strict=True):
-            longer.setdefault(kind, []).append(us)
+        took = network.inside_us * (network.issued_us / max(network.took_us, 1e-9))
+        calls = zip(network.kinds, network.phases, (took - network.loop_us).tolist(), strict=True)
+        for kind, of, us in calls:
+            if of == phase:
+                longer.setdefault(kind, []).append(us)
     found = {kind: statistics.fmean(us) for kind, us in longer.items() if len(us) >= _FEW}
     launching = [us for kind, each in longer.items() if kind not in _NOT_IN_NETWORKS for us in each]
     typical = statistics.fmean(launching) if launching else 0.0
@@ -159,9 +166,27 @@ def network_us(networks: Iterable[Watched], host: HostProfile) -> dict[HostClass
 
 
 def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched | None:
-    """Time a step untraced and watched, in turns, and see what its calls are. Times at the host's best speed. None where
-    it made other calls each time it was watched than when it was recorded."""
-    view = torch.ones(8, device=session.device).detach
+    """Time a step untraced and watched, and see what its calls are. None where it made other calls each time it was
+    watched than when it was recorded."""
+    issued_us, graph, runs = _untraced_and_watched(session, step, host.python_loop_us or 1.0)
+    if not runs:
+        return None
+    calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in graph]
+    return Watched(
+        issued_us=issued_us,
+        took_us=statistics.median(run.took_us for run in runs),
+        kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
+        phases=tuple(node.phase for node in graph),
+        loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
+        inside_us=np.median([run.inside_us for run in runs], axis=0),
+    )
+
+
+def _untraced_and_watched(
+    session: Session, step: Call, best_loop_us: float
+) -> tuple[float, OpGraph, list[Gaps]]:
+    """What a step takes the host untraced; its calls; and what passed in watched ones that made the same. In turns, those
+    while the host was at its best, as at ``best_loop_us``."""
     runs: list[Gaps] = []
 
     def issue() -> tuple[float]:
@@ -178,30 +203,27 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     for _ in range(_WARM_STEPS):
         step()
     turns = [(timed(issue), timed(watch)) for _ in range(_STEPS)]
-    issued, seen = ([turn[which] for turn in turns] for which in (0, 1))
-    best = host.python_loop_us or 1.0
-    # What being watched adds to a call, by one that is known.
-    looked = session.time_gaps(lambda: [view() for _ in range(_CALLS)])
-    added_us = max(statistics.median(looked.inside_us) - host.view_us, 0.0)
+    issued, watched = (undisturbed([turn[which] for turn in turns]) for which in (0, 1))
+    graph = _recorded(session, step)
+    ops = tuple(node.op for node in graph)
+    return (
+        statistics.median(timing.us[0] / slowdown(timing.loop_us, best_loop_us) for timing in issued),
+        graph,
+        [
+            run.quicker(slowdown(timing.loop_us, best_loop_us))
+            for timing in watched
+            if (run := runs[int(timing.us[0])]).ops == ops
+        ],
+    )
+
+
+def _recorded(session: Session, step: Call) -> OpGraph:
+    torch.cuda.synchronize()
     session.forget()
     with session.recording():
         step()
     torch.cuda.synchronize()
-    ops = tuple(node.op for node in session.graph)
-    calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in session.graph]
-    gaps = [(runs[int(timing.us[0])], best / timing.loop_us) for timing in undisturbed(seen)]
-    gaps = [(run, scale) for run, scale in gaps if run.ops == ops]
-    if not gaps:
-        return None
-    return Watched(
-        issued_us=statistics.median(timing.us[0] * best / timing.loop_us for timing in undisturbed(issued)),
-        passed_us=statistics.median((sum(run.before_us) + run.tail_us) * scale for run, scale in gaps),
-        kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
-        loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
-        inside_us=np.maximum(
-            np.median([np.array(run.inside_us) * scale for run, scale in gaps], axis=0) - added_us, 0.0
-        ),
-    )
+    return session.graph
 
 
 def _warm_up(seconds: float = 1.5) -> None:
@@ -290,27 +312,13 @@ class _Passed:
 
 
 def _between_calls(session: Session, target: Target, loop_us: float, autograd_us: float) -> _Passed:
-    """What passes before the calls of training steps, in runs at the host's best speed."""
+    """What passes before the calls of training steps, at the host's best speed: of an untraced step as much as of a
+    watched one."""
     step = training_step(session.device)
-    runs: list[Gaps] = []
-
-    def run() -> tuple[float, ...]:
-        torch.cuda.synchronize()
-        runs.append(session.time_gaps(step))
-        return (len(runs) - 1,)
-
-    for _ in range(_WARM_STEPS):
-        step()
-    steady = undisturbed([timed(run) for _ in range(_STEPS)])
-    torch.cuda.synchronize()
-    session.forget()
-    with session.recording():
-        step()
-    torch.cuda.synchronize()
-    gaps = np.array(
-        [np.array(runs[int(timing.us[0])].before_us) * loop_us / timing.loop_us for timing in steady]
-    )
-    return passed(session.graph, target, gaps.mean(axis=0), autograd_us)
+    issued_us, graph, runs = _untraced_and_watched(session, step, loop_us)
+    share = issued_us / statistics.median(run.took_us for run in runs)
+    before_us = np.array([run.before_us for run in runs]).mean(axis=0) * share
+    return passed(graph, target, before_us, autograd_us)
 
 
 def passed(graph: OpGraph, target: Target, before_us: Floats, autograd_us: float) -> _Passed:

@@ -15,7 +15,7 @@ import numpy as np
 
 from optrace.cost.device import peak_flops
 from optrace.cost.host import dispatched_us, host_class
-from optrace.cost.host_profile import HostProfile
+from optrace.cost.host_profile import CLASSES_OWN, HostProfile
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
@@ -250,4 +250,5 @@ def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]
 
 def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
     """The host with one dispatch time for all classes of calls."""
-    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, class_us={}, network_us={})
+    by_class: dict[str, Any] = {name: {} for name in CLASSES_OWN}
+    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, **by_class)
