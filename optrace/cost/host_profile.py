@@ -79,9 +79,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
-    wait. A compiled step costs ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_backward_us`` where it goes
-    backward (autograd's wrapper), ``compiled_optimizer_us`` before an optimizer (guards on its state) and
-    ``compiled_kernel_us`` for each generated kernel: round numbers, not measured by calibration.
+    wait. A compiled function costs ``compiled_call_us`` (the wrapper's entry), or ``compiled_backward_us`` where it is a
+    backward pass (autograd's wrapper) and ``compiled_optimizer_us`` where it is an optimizer's, ``compiled_input_us`` for
+    each tensor that it is given (guards, checks of its layout), and ``compiled_kernel_us`` for each generated kernel:
+    round numbers, not measured by calibration.
     """
 
     key: str
@@ -101,9 +102,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     list_item_us: float = 0.0
     composed_us: float = 0.0
     backward_us: float | None = None
-    compiled_call_us: float = 200.0
-    compiled_backward_us: float = 300.0
-    compiled_optimizer_us: float = 1000.0
+    compiled_call_us: float = 30.0
+    compiled_input_us: float = 4.0
+    compiled_backward_us: float = 400.0
+    compiled_optimizer_us: float = 700.0
     compiled_kernel_us: float = 20.0
     python_loop_us: float | None = None
     measured: bool = False

@@ -7,7 +7,7 @@ allocator, the L2 and the queue that price eager runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,9 +30,12 @@ from optrace.graph.opgraph import HOLE, READS, WRITES, Layout
 _REGION = OpFacts("compiled.region")
 _LIBRARY = OpFacts("compiled.library")
 
+#: torch's tags of calls whose result, or its size, is known once the device has run them.
+_KNOWN_LATER = frozenset({"data_dependent_output", "dynamic_output_shape"})
 
-def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
-    """The priced graph of the compiled program: call i is step i."""
+
+def compiled(priced: PricedGraph, fusion: Fusion, before: Mapping[int, float]) -> PricedGraph:
+    """The priced graph of the compiled program: call i is step i. ``before`` are its ``entries``."""
     eager, target, gpu = priced.graph.columns(), priced.pricing.target(priced.graph.info), priced.pricing.gpu
     born, _ = created(eager)
     made = set(np.flatnonzero(born >= 0).tolist())
@@ -43,7 +46,6 @@ def compiled(priced: PricedGraph, fusion: Fusion) -> PricedGraph:
     works = _alike(priced, steps, columns)
     traffic, memory = moved(columns, works, gpu, library_workspaces(priced.graph, eager, target))
     model = DeviceModel(gpu, target)
-    before = entries(graph, priced.pricing.host)
     host = host_rows(
         _host_time(step, priced.pricing.host, before.get(number, 0.0)) for number, step in enumerate(steps)
     )
@@ -99,16 +101,43 @@ def _device_time(step: Step, traffic: Traffic, gpu: GpuProfile, model: DeviceMod
     return streamed if math_us <= streamed.us else replace(streamed, us=math_us, roof="compute")
 
 
-def entries(graph: OpGraph, host: HostProfile) -> dict[int, float]:
-    """What stands before calls of a compiled program: before the first, its backward pass and its optimizer; that of all
-    steps at the first call of each."""
-    steps = max(1, graph.info.steps)
-    found = {0: steps * host.compiled_call_us} if len(graph) else {}
-    for phase, us in (("backward", host.compiled_backward_us), ("optimizer", host.compiled_optimizer_us)):
-        first = next((call for call in range(len(graph)) if graph.phase(call) == phase), None)
-        if first is not None:
-            found[first] = found.get(first, 0.0) + steps * us
+def entries(eager: OpGraph, steps: Sequence[Step], host: HostProfile) -> dict[int, float]:
+    """What the host takes before steps of a compiled program: those with which a compiled function begins. The forward
+    pass, its backward pass and the optimizer are functions of their own, and so is what follows a call whose result the
+    program's Python has to know (``.item()``, a boolean index). Where none does, a function runs once a step of the run,
+    and all of that stands before the first."""
+    known_after = 0
+    first: dict[tuple[str, int], int] = {}
+    given: dict[tuple[str, int], set[int]] = {}
+    made: dict[tuple[str, int], set[int]] = {}
+    for number, step in enumerate(steps):
+        phase = eager.phase(step.calls[0]) if step.calls else "other"
+        sort = phase if phase in ("backward", "optimizer") else "forward"
+        function: tuple[str, int] = (sort, known_after)
+        if function not in first:
+            first[function], given[function], made[function] = number, set(), set()
+        reads = {access.tensor.storage for access in step.reads}
+        given[function] |= reads - made[function]
+        made[function].update(access.tensor.storage for access in step.writes)
+        known_after += _python_has_to_know(step)
+    us = {
+        "forward": host.compiled_call_us,
+        "backward": host.compiled_backward_us,
+        "optimizer": host.compiled_optimizer_us,
+    }
+    times = 1 if known_after else max(1, eager.info.steps)
+    found: dict[int, float] = {}
+    for function, number in first.items():
+        tensors = sum(storage >= 0 for storage in given[function])
+        found[number] = times * (us[function[0]] + host.compiled_input_us * tensors)
     return found
+
+
+def _python_has_to_know(step: Step) -> bool:
+    """The program goes on from a value, or a size, that only the device knows: a graph break of Dynamo."""
+    if step.node is None or not step.work.host_wait:
+        return False
+    return not _KNOWN_LATER.isdisjoint(step.node.facts.tags)
 
 
 def _host_time(step: Step, host: HostProfile, entry: float) -> HostTime:

@@ -5,14 +5,15 @@ Each row is a whole program priced by itself; what two cures save is never added
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from optrace.cost.pricing import PricedGraph
 from optrace.diagnosis.compiled import compiled, entries
-from optrace.diagnosis.cuda_graph import Blocker, blockers
+from optrace.diagnosis.cuda_graph import Blocker, Part, blockers, parts_us
 from optrace.diagnosis.fusion import Fusion, fuse
 from optrace.diagnosis.verdict import Bottleneck, Verdict, verdict
 from optrace.timeline import Timeline, replay
@@ -70,13 +71,15 @@ class Region:
 @dataclass(frozen=True, slots=True)
 class Cures:
     """``rows`` are eager, + CUDA graph, + fusion, + both. ``blockers`` stop or endanger a capture; a step that
-    waits for the host is cut into parts by a compiler as well."""
+    waits for the host is cut into parts by a compiler as well. ``entries``: what the host takes before the steps of
+    ``fused`` with which a compiled function begins, by step."""
 
     rows: tuple[Row, ...]
     blockers: tuple[Blocker, ...]
     regions: tuple[Region, ...]
     fusion: Fusion
     fused: PricedGraph
+    entries: Mapping[int, float]
 
     @property
     def eager(self) -> Row:
@@ -98,20 +101,41 @@ class Cures:
 def cures(priced: PricedGraph, timeline: Timeline, eager: Verdict, *, epilogues: bool = False) -> Cures:
     """Price the cures of a priced and replayed run."""
     fusion = fuse(priced, epilogues=epilogues)
-    fused = compiled(priced, fusion)
+    before = entries(priced.graph, fusion.steps, priced.pricing.host)
+    fused = compiled(priced, fusion, before)
     fused_timeline = replay(fused)
     fused_verdict = verdict(fused, fused_timeline)
     wall = timeline.wall_us
+    gpu, steps = priced.pricing.gpu, max(1, priced.graph.info.steps)
     # Compiled code checks its guards whether or not its kernels are replayed from a graph.
-    entry_us = sum(entries(fused.graph, fused.pricing.host).values())
+    parts = list(_parts(fused, fused_timeline, before))
+    both_us = parts_us(parts, gpu, steps, priced.pricing.host.sync_us)
+    issue_us = sum(part.before_us for part in parts) + len(parts) * steps * gpu.graph_replay_us
     rows = (
         _row("eager", priced, eager, timeline.wall_us, wall),
-        _graph_row("+ CUDA graph", priced, eager, wall),
+        _graph_row("+ CUDA graph", priced, eager, eager.graph_us, steps * gpu.graph_replay_us, wall),
         _row("+ fusion", fused, fused_verdict, fused_timeline.wall_us, wall),
-        _graph_row("+ both", fused, fused_verdict, wall, entry_us),
+        _graph_row("+ both", fused, fused_verdict, both_us, issue_us, wall),
     )
     works = [priced.costs.work(call) for call in range(len(priced.graph))]
-    return Cures(rows, blockers(priced.graph, works), tuple(_regions(priced, fusion, fused)), fusion, fused)
+    regions = tuple(_regions(priced, fusion, fused))
+    return Cures(rows, blockers(priced.graph, works), regions, fusion, fused, before)
+
+
+def _parts(fused: PricedGraph, timeline: Timeline, before: Mapping[int, float]) -> Iterator[Part]:
+    """The graphs of a compiled program: each compiled function is one, cut where the host waits."""
+    waits = np.flatnonzero(fused.costs.host_wait)
+    calls = len(fused.graph)
+    starts = sorted({0, *before, *(waits + 1).tolist()} - {calls})
+    exposed, launches = timeline.spans.exposed_us, np.nan_to_num(fused.costs.launches)
+    ends = set((waits + 1).tolist())
+    for start, end in itertools.pairwise([*starts, calls]):
+        yield Part(
+            device_us=float(exposed[start:end].sum()),
+            launches=int(launches[start:end].sum()),
+            before_us=before.get(start, 0.0),
+            waits=end in ends,
+        )
 
 
 def _row(name: str, priced: PricedGraph, bounds: Verdict, wall_us: float, eager_us: float) -> Row:
@@ -132,20 +156,17 @@ def _row(name: str, priced: PricedGraph, bounds: Verdict, wall_us: float, eager_
 
 
 def _graph_row(
-    name: str, priced: PricedGraph, bounds: Verdict, eager_us: float, entry_us: float = 0.0
+    name: str, priced: PricedGraph, bounds: Verdict, wall_us: float, host_us: float, eager_us: float
 ) -> Row:
-    """The same launches from a graph: no host time but its own and what stands before it, no gap, no wait."""
-    gpu = priced.pricing.gpu
-    row = _row(name, priced, bounds, bounds.graph_us + entry_us, eager_us)
-    replays_us = max(1, priced.graph.info.steps) * gpu.graph_replay_us
-    overhead = entry_us + replays_us + gpu.graph_launch_us * row.launches
+    """The same launches from graphs: what of the wall clock is not the device's is the launches'."""
+    row = _row(name, priced, bounds, wall_us, eager_us)
     causes: dict[Bottleneck, float] = {
         "memory": bounds.memory_us,
         "compute": bounds.compute_us,
-        "launch": overhead,
+        "launch": wall_us - bounds.memory_us - bounds.compute_us,
     }
     largest = max(causes, key=lambda cause: causes[cause])
-    return replace(row, host_us=entry_us + replays_us, bottleneck=largest if row.launches else None)
+    return replace(row, host_us=host_us, bottleneck=largest if row.launches else None)
 
 
 def _regions(priced: PricedGraph, fusion: Fusion, fused: PricedGraph) -> Iterator[Region]:

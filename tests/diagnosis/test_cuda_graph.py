@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from optrace.cost.profiles import find_gpu, pricing
-from optrace.diagnosis.cuda_graph import replay_us
+from optrace.diagnosis.cuda_graph import Part, parts_us, replay_us
 from optrace.report import Report
 from optrace.report import report as price
 from optrace.tracing import open_session
@@ -42,6 +43,16 @@ def test_replay_is_device_time_a_constant_and_a_little_a_launch() -> None:
     """Measured on an H200: 42 us, and 0.59 us a launch."""
     assert replay_us(1000.0, 100, find_gpu("h200")) == pytest.approx(1000 + 42 + 0.59 * 100)
     assert replay_us(1000.0, 100, find_gpu("h200"), 3) == pytest.approx(1000 + 3 * 42 + 0.59 * 100)
+
+
+def test_the_host_goes_on_to_the_next_graph_while_the_device_runs() -> None:
+    """Launched at 100 + 42 and at 142 + 300 + 42 = 484, where the first has ended at 142 + 500 + 0.59 x 10 = 647.9."""
+    first, second = Part(500.0, 10, before_us=100.0), Part(50.0, 100, before_us=300.0)
+    h200 = find_gpu("h200")
+    assert parts_us([first, second], h200) == pytest.approx(647.9 + 50 + 0.59 * 100)
+    # Where it waits for the first, the second is launched at 647.9 + 3 + 342.
+    waits = replace(first, waits=True)
+    assert parts_us([waits, second], h200, sync_us=3.0) == pytest.approx(647.9 + 3 + 342 + 50 + 59)
 
 
 def test_nothing_stops_a_step_that_stays_on_the_device() -> None:

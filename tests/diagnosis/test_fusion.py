@@ -105,8 +105,8 @@ def test_small_toy_blocks_in_a_graph_take_about_their_device_time(small: Report)
     assert graph.worth_it
     # The profile's constant, and its share a launch: 5 kernels a copy.
     assert graph.wall_us == pytest.approx(eager.device_us + 42 + 0.59 * 80)
-    # Compiled code checks its guards before each replay: 200 us.
-    assert both.wall_us == pytest.approx(both.device_us + 200 + 42 + 0.59 * (16 * 2 + 1))
+    # Compiled code checks its guards before each replay: 30 us, and 4 for each of input, weight and residual.
+    assert both.wall_us == pytest.approx(both.device_us + 30 + 4 * 3 + 42 + 0.59 * (16 * 2 + 1))
     assert both.launches == 16 * 2 + 1
 
 

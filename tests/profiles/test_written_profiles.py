@@ -28,6 +28,16 @@ def test_a_host_comes_back_without_what_is_not_known(tmp_path):
     assert find_host(str(path)) == host
 
 
+def test_what_was_not_measured_follows_the_version_that_reads_the_file(tmp_path):
+    """Nothing calibrates compiled code: a file of today must not hold today's round numbers for tomorrow."""
+    path = tmp_path / "host.toml"
+    write_profile(find_host("default"), path)
+    assert "compiled_" not in path.read_text()
+    other = msgspec.structs.replace(find_host("default"), compiled_call_us=31.0)
+    write_profile(other, path)
+    assert find_host(str(path)) == other
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "host.toml"
     path.write_text("old")

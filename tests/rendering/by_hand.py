@@ -186,4 +186,4 @@ def _cures(priced: PricedGraph, wall_us: float) -> Cures:
     fused = [call for call in range(len(priced.costs)) if priced.graph.facts(call).label in ("gelu", "add")]
     regions = (Region(tuple(fused), 2, 1, 12_288, 6144, 4.0, 2.5, ("toy.py:5", "toy.py:6")),) if fused else ()
     found = blockers(priced.graph, [cost.work for cost in priced.costs])
-    return Cures(rows, found, regions, Fusion((), ()), priced)
+    return Cures(rows, found, regions, Fusion((), ()), priced, {})

@@ -82,7 +82,7 @@ export interface Result {
   bottleneck: Cause | null;
   /** What a replayed CUDA graph of the same launches would take, and the launches one by one. */
   graphUs: number;
-  /** Host time before such a graph runs. */
+  /** Host time before such a graph runs, or the first of several. */
   replayUs: number;
   eagerUs: number;
   launchesTotal: number;
@@ -124,9 +124,9 @@ export function priced(run: Run, pricing: Pricing, knobs: Knobs, region: Region 
     deviceTotal += replay.spans.exposed[slot];
     launches += columns.launches[sequence[slot]];
   }
-  const replayUs = pricing.graphReplayUs + (compiled?.entryUs ?? 0);
-  const graphUs = deviceTotal + replayUs + pricing.graphLaunchUs * launches;
-  const spans = graphed ? replayed(replay.spans, sequence, columns, replayUs, pricing.graphLaunchUs) : replay.spans;
+  const replays = replayed(replay.spans, sequence, rows, pricing, compiled);
+  const { replayUs, graphUs } = replays;
+  const spans = graphed ? replays.spans : replay.spans;
   const calls = run.structure.calls;
   const column = () => new Float64Array(calls);
   const result: Result = {
@@ -161,7 +161,7 @@ export function priced(run: Run, pricing: Pricing, knobs: Knobs, region: Region 
     wallUs: graphed ? graphUs : replay.wallUs,
     b2bUs: graphed ? graphUs : replay.b2bUs,
     hostTailUs: graphed ? 0 : replay.hostTailUs,
-    hostUsTotal: graphed ? replayUs : 0,
+    hostUsTotal: graphed ? replays.hostUs : 0,
     replayUs,
     causes: { launch: 0, memory: 0, compute: 0, sync: 0 },
     bottleneck: null,
@@ -269,24 +269,38 @@ function order(run: Run, knobs: Knobs, region: Region | null): Numbers {
   return sequence;
 }
 
-/** The launches of a CUDA graph: back to back behind the replay's own time, each with a little before it. */
-function replayed(eager: Spans, sequence: Numbers, columns: Columns, replayUs: number, launchUs: number): Spans {
+/**
+ * The launches from CUDA graphs, back to back, each with a little before it. What is compiled has a graph a compiled
+ * function, cut where the host waits: the host goes on to the next one while the device runs (parts_us of
+ * optrace/diagnosis/cuda_graph.py).
+ */
+function replayed(eager: Spans, sequence: Numbers, { columns, tasks }: Rows, pricing: Pricing, compiled: Fused | null) {
   const spans = emptySpans(sequence.length);
-  let clock = replayUs;
-  let first = true;
+  const entries = new Map(Array.from(compiled?.entryStep ?? [], (step, n) => [step, compiled!.entryUs[n]]));
+  let host = 0;
+  let clock = 0;
+  let hostUs = 0;
+  let replayUs = 0;
+  let waited = false;
   for (let slot = 0; slot < sequence.length; slot++) {
-    const launches = columns.launches[sequence[slot]];
-    const gap = launches * launchUs;
+    const row = sequence[slot];
+    if (!slot || (compiled && (waited || entries.has(row)))) {
+      const before = (entries.get(row) ?? 0) + pricing.graphReplayUs;
+      host += before;
+      hostUs += before;
+      if (!slot) replayUs = before;
+    }
+    const launches = columns.launches[row];
+    const gap = launches ? launches * pricing.graphLaunchUs + Math.max(0, host - clock) : 0;
+    spans.gap[slot] = gap;
     spans.start[slot] = clock + gap;
     clock += gap + eager.exposed[slot];
     spans.end[slot] = clock;
     spans.exposed[slot] = eager.exposed[slot];
-    if (launches) {
-      spans.gap[slot] = gap + (first ? replayUs : 0);
-      first = false;
-    }
+    waited = tasks.waits[row] === 1;
+    if (waited && compiled) host = Math.max(host, clock) + pricing.syncUs;
   }
-  return spans;
+  return { spans, hostUs, replayUs, graphUs: Math.max(host, clock) };
 }
 
 function sum(result: Result, rows: Rows, sequence: Numbers, compiled: Fused | null, eager: Rows): void {

@@ -115,8 +115,9 @@ export interface Columns {
 /** The compiled program, a step of it as a call; step n stands for the members up to `memberEnd[n]`. */
 export interface Fused {
   peakBytes: number;
-  /** Host time before generated code runs: guards, the way into it. */
-  entryUs: number;
+  /** Steps with which a compiled function begins, and the host time before each: guards, the way into it. */
+  entryStep: Numbers;
+  entryUs: Numbers;
   stream: Numbers;
   memberEnd: Numbers;
   member: Numbers;

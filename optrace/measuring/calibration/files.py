@@ -14,9 +14,13 @@ from optrace.cost.profiles import GpuProfile
 
 
 def profile_text(profile: GpuProfile | HostProfile) -> str:
-    """The profile as ``--gpu`` and ``--host`` read it. What is not known is left out."""
+    """The profile as ``--gpu`` and ``--host`` read it. What is not known is left out, and so is what was not measured
+    but stands for every profile: it follows the version that reads it."""
+    default = {field.name: field.default for field in msgspec.structs.fields(profile)}
     fields = msgspec.to_builtins(profile)
-    return tomli_w.dumps({name: value for name, value in fields.items() if value is not None})
+    return tomli_w.dumps(
+        {name: value for name, value in fields.items() if value is not None and value != default[name]}
+    )
 
 
 def write_profile(profile: GpuProfile | HostProfile, path: Path) -> None:

@@ -19,7 +19,6 @@ from optrace.cost.host_profile import CLASSES_OWN, HostProfile
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
-from optrace.diagnosis.compiled import entries
 from optrace.diagnosis.lesson import plain_counts
 from optrace.graph.columns import Floats, Ints
 from optrace.rendering.page.columns import Column, ColumnType, Packer
@@ -148,7 +147,8 @@ def _fused(report: Report, pack: Packer) -> dict[str, Any]:
         ends.append(len(members))
     return {
         "peakBytes": priced.memory.peak,
-        "entryUs": sum(entries(priced.graph, report.pricing.host).values()),
+        "entryStep": list(cures.entries),
+        "entryUs": list(cures.entries.values()),
         "stream": pack.add("Uint16", priced.graph.streams()),
         "memberEnd": pack.add("Uint32", ends),
         "member": pack.add("Uint32", members),
