@@ -10,7 +10,7 @@ from .speaker import Speaker
 from .target import RECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rich.table import Table
@@ -62,6 +62,8 @@ def verify_cures(
             step = program.step(session)
         measured = verify(step, progress=lambda name: say.progress_line(f"measuring {name}"))
     say.show("", comparison(report, measured))
+    for line in misjudged(report, measured):
+        say.line(line)
     for row in measured:
         if row.failed:
             say.warning(f"{row.name} could not be measured: {row.failed}")
@@ -115,6 +117,33 @@ def comparison(report: Report, measured: Sequence[Measured]) -> Table:
             style="bold",
         )
     return table
+
+
+def misjudged(report: Report, measured: Sequence[Measured]) -> Iterator[str]:
+    """Cures of which it was wrongly said whether they take ``WORTH_IT`` off the wall clock, and what was wrong: the
+    eager step they are compared with, or their own time."""
+    from optrace import units
+    from optrace.diagnosis.cures import WORTH_IT
+
+    steps = report.graph.info.steps
+    eager, *cures = report.cures.rows
+    eager_us, *times = (None if truth.failed else truth.wall_us for truth in measured)
+    if eager_us is None:
+        return
+    for row, us in zip(cures, times, strict=True):
+        if us is None or row.worth_it == (us < (1 - WORTH_IT) * eager_us):
+            continue
+        says = "was predicted to take" if row.worth_it else "was not predicted to take"
+        does = "does not" if row.worth_it else "does"
+        predicted_us = row.wall_us / steps
+        if (predicted_us < (1 - WORTH_IT) * eager_us) != row.worth_it:
+            name, said, was = "the eager step", eager.wall_us / steps, eager_us
+        else:
+            name, said, was = row.name, predicted_us, us
+        yield (
+            f"{row.name} {says} {WORTH_IT:.0%} off the eager step and {does}: {name} takes {_measured_us(was)}, "
+            f"{units.predicted_us(said)} were predicted"
+        )
 
 
 def _measured_us(us: float | None) -> str:

@@ -54,7 +54,7 @@ class Verdict:
         times = f"{units.predicted_us(self.graph_us)} instead of {units.predicted_us(self.wall_us)}"
         graph = times if saved > 0 else "nothing to gain"
         lifted = (
-            f"a CUDA graph would help ({graph}), fusion alone less"
+            f"a CUDA graph would help ({graph})"
             if saved > 0
             else "too few launches for a CUDA graph to pay, fusion would spare some"
         )

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch._dynamo import eval_frame
 
-from cli.verify import comparison
+from cli.verify import comparison, misjudged
 from optrace.cost.profiles import pricing
 from optrace.measuring.verify import Measured, VerifyError, verify
 from optrace.report import Report
@@ -163,3 +163,28 @@ def test_predicted_and_measured_never_look_alike(report: Report) -> None:
     assert "failed" in told[1]
     assert "2.00x" in told[2]
     assert "4.00x" in told[3]
+
+
+def as_measured(eager: float, fused: float) -> tuple[Measured, ...]:
+    """A graph could not be captured; both cures as they are predicted, 77.6 us."""
+    return (
+        Measured("eager", eager, 4.0, 2, 1 << 20),
+        Measured("+ CUDA graph", failed="RuntimeError: capture"),
+        Measured("+ fusion", fused, 3.0, 1, 1 << 20),
+        Measured("+ both", 77.6, 3.0, 1, 1 << 20),
+    )
+
+
+def test_a_cure_that_was_misjudged_is_told_with_what_was_wrong(report: Report) -> None:
+    """Predicted: eager 102 us, fused 60.9. A host that was quicker than predicted makes a right 60 us no gain."""
+    assert [round(row.wall_us) for row in report.cures.rows] == [102, 45, 61, 78]
+    assert list(misjudged(report, as_measured(102, 61))) == []
+    assert list(misjudged(report, as_measured(62, 61))) == [
+        "+ fusion was predicted to take 5% off the eager step and does not: the eager step takes 62 us, ~102 us were predicted",
+        "+ both was predicted to take 5% off the eager step and does not: the eager step takes 62 us, ~102 us were predicted",
+    ]
+    assert list(misjudged(report, as_measured(102, 110))) == [
+        "+ fusion was predicted to take 5% off the eager step and does not: + fusion takes 110 us, ~60.9 us were predicted"
+    ]
+    failed = (Measured("eager", failed="no"), *as_measured(102, 110)[1:])
+    assert list(misjudged(report, failed)) == []
