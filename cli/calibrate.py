@@ -18,7 +18,6 @@ from .speaker import Speaker
 if TYPE_CHECKING:
     from optrace.cost.host_profile import HostProfile
     from optrace.cost.profiles import GpuProfile
-    from optrace.graph import Phase
     from optrace.measuring.calibration.device import GpuCalibration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -134,13 +133,13 @@ def host_table(host: HostProfile, shipped: HostProfile) -> Table:
         table.add_row(
             f"dispatch, {kind.replace('_', ' ')}, us", _number(us), _number(shipped.dispatch_of(kind))
         )
-    phases: tuple[Phase, ...] = ("forward", "backward")
-    for phase, found in zip(phases, (host.network_us, host.network_backward_us), strict=True):
-        for kind in sorted(found):
+    for name, where in _NETWORKS.items():
+        of_shipped = getattr(shipped, name) or shipped.network_us
+        for kind, us in sorted(getattr(host, name).items()):
             table.add_row(
-                f"  longer in a network, {phase}, {kind.replace('_', ' ')}, us",
-                _number(host.longer_in_networks(kind, phase)),
-                _number(shipped.longer_in_networks(kind, phase)),
+                f"  longer {where}, {kind.replace('_', ' ')}, us",
+                _number(us),
+                _number(of_shipped.get(kind, 0.0)),
             )
     return table
 
@@ -157,6 +156,13 @@ _HOST = {
     "sync_us": "a wait, us",
     "queue_depth": "launches that may be pending",
     "python_loop_us": "a turn of the reference loop, us",
+}
+
+
+_NETWORKS = {
+    "network_us": "in a network",
+    "network_training_us": "in one that trains",
+    "network_backward_us": "in its backward pass",
 }
 
 

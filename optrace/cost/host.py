@@ -186,8 +186,10 @@ def host_columns(
         dispatched_as(graph.facts(call).packet, work)
         for call, work in zip(works.first.tolist(), works.distinct, strict=True)
     ]
+    trains = bool(backward.any())
     longer = np.array(
-        [[host.longer_in_networks(kind, phase) for kind in kinds] for phase in PHASES], dtype=np.float64
+        [[host.longer_in_networks(kind, phase, trains=trains) for kind in kinds] for phase in PHASES],
+        dtype=np.float64,
     )
     in_network = longer[columns.phase, works.of]
     return HostColumns(python, autograd, dispatch[works.of] + in_network, launch[works.of])

@@ -30,7 +30,7 @@ HostClass = Literal[
 ]
 
 #: Numbers by class, which go where one number for all replaces them.
-CLASSES_OWN = ("class_us", "network_us", "network_backward_us")
+CLASSES_OWN = ("class_us", "network_us", "network_training_us", "network_backward_us")
 
 #: How much of a change of the reference loop's speed reaches what the host really does, on a logarithmic scale. Steps of
 #: one program, timed on an H200's host while its loop took once and twice its best: 1.05 to 1.6 times as long, most of
@@ -73,9 +73,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     - Autograd: ``autograd_us`` of it; ``backward_us`` before each call of a backward pass whose time was not taken.
     - Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where
       nothing is computed; ``list_item_us`` for each tensor of a list. All of it as in a loop over the call, as an
-      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, in a backward
-      pass ``network_backward_us`` instead if there is one, since between a network's other calls it finds less in the
-      processor's caches.
+      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, since between a
+      network's other calls it finds less in the processor's caches; in a step that goes backward ``network_training_us``
+      and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
@@ -97,6 +97,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     source: str
     class_us: dict[HostClass, float] = {}
     network_us: dict[HostClass, float] = {}
+    network_training_us: dict[HostClass, float] = {}
     network_backward_us: dict[HostClass, float] = {}
     between: Between | None = None
     list_item_us: float = 0.0
@@ -129,12 +130,12 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             between=None if self.between is None else self.between.scaled(slower),
         )
 
-    def longer_in_networks(self, kind: HostClass, phase: Phase) -> float:
-        """What a call of this class takes longer in a network than in a loop."""
+    def longer_in_networks(self, kind: HostClass, phase: Phase, *, trains: bool) -> float:
+        """What a call of this class takes longer in a network than in a loop; ``trains``: in a step that goes backward."""
         if phase == "optimizer":
             return 0.0
-        of = self.network_backward_us if phase == "backward" and self.network_backward_us else self.network_us
-        return of.get(kind, 0.0)
+        training = self.network_backward_us if phase == "backward" else self.network_training_us
+        return (training if trains and training else self.network_us).get(kind, 0.0)
 
     def dispatch_of(self, kind: HostClass) -> float:
         """Host time of a call of this class, without its launches and its Python."""

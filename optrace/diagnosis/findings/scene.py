@@ -298,7 +298,7 @@ class Scene:
         """Another op in a call's place: what the host does for one of this class, with ``tensors`` in lists."""
         own = self.costs.host[call]
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
-        dispatch += self.host.longer_in_networks(kind, self.graph.phase(call))
+        dispatch += self.host.longer_in_networks(kind, self.graph.phase(call), trains=self.trains)
         python_us = own.python_us
         if kind == "attention" and self.host.between is not None:
             python_us += self.host.between.attention_us

@@ -38,7 +38,7 @@ _TURNS, _CALLS = 9, 100
 #: Calls of a case that are recorded, for the Python around them.
 _RECORDED = 20
 #: Training steps before what passes between their calls is timed, and timed ones.
-_WARM_STEPS, _STEPS = 3, 12
+_WARM_STEPS, _STEPS = 3, 24
 #: Calls of a class in networks that say what they take there.
 _FEW = 8
 #: Classes of calls that networks make in an optimizer or to wait, if at all.
@@ -121,7 +121,8 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     watched = [network for network in found if network is not None]
     return msgspec.structs.replace(
         host,
-        network_us=network_us(watched, host, "forward"),
+        network_us=network_us([one for one in watched if not one.trains], host, "forward"),
+        network_training_us=network_us([one for one in watched if one.trains], host, "forward"),
         network_backward_us=network_us(watched, host, "backward"),
     )
 
@@ -137,6 +138,10 @@ class Watched:
     phases: tuple[Phase, ...]
     loop_us: Floats
     inside_us: Floats
+
+    @property
+    def trains(self) -> bool:
+        return "backward" in self.phases
 
 
 def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> dict[HostClass, float]:
