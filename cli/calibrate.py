@@ -154,6 +154,7 @@ _HOST = {
     "composed_us": "a further op inside of a call, us",
     "list_item_us": "a tensor of a list, us",
     "sync_us": "a wait, us",
+    "synchronize_us": "a synchronize after a step, us",
     "queue_depth": "launches that may be pending",
     "python_loop_us": "a turn of the reference loop, us",
 }

@@ -109,8 +109,8 @@ class Timeline:
     """The replayed run: the spans' ``wall_us`` and ``host_tail_us`` add up to ``wall_us``.
 
     ``wall_us`` runs from an empty queue to the final synchronize, ``issue_us`` until the host is done;
-    ``b2b_us`` is one of many steps issued back to back; ``host_tail_us`` is the host still working after
-    the last kernel.
+    ``b2b_us`` is one of many steps issued back to back; ``host_tail_us`` is the host still working, or
+    synchronizing, after the last kernel.
     """
 
     spans: Spans
@@ -147,7 +147,7 @@ def tasks_of(priced: PricedGraph) -> Iterator[Task]:
 def replay(priced: PricedGraph) -> Timeline:
     """A priced graph through the queue of its host."""
     host = priced.pricing.host
-    return _simulate(_tasks(priced), host.sync_us, host.queue_depth, priced.tail_us)
+    return _simulate(_tasks(priced), host.sync_us, host.queue_depth, priced.tail_us, host.synchronize_us)
 
 
 def wall_us_with(priced: PricedGraph, instead: Mapping[int, Task | None]) -> float:
@@ -164,7 +164,7 @@ def wall_us_with(priced: PricedGraph, instead: Mapping[int, Task | None]) -> flo
         rows.append(row[stays])
     queue = _Queue(host.sync_us, host.queue_depth, priced.tail_us)
     queue.run(_Tasks(*rows))
-    return queue.clock
+    return max(queue.host_clock + host.synchronize_us, queue.device_clock)
 
 
 def launches(priced: PricedGraph) -> list[Launched]:
@@ -188,14 +188,20 @@ def _tasks(priced: PricedGraph) -> _Tasks:
 
 
 def simulate(
-    tasks: Sequence[Task], *, sync_us: float = 0.0, queue_depth: int = 1024, tail_us: float = 0.0
+    tasks: Sequence[Task],
+    *,
+    sync_us: float = 0.0,
+    queue_depth: int = 1024,
+    tail_us: float = 0.0,
+    synchronize_us: float = 0.0,
 ) -> Timeline:
     """Replay ``tasks`` through the queue.
 
     ``sync_us``: what a wait costs the host beyond the waiting. ``queue_depth``: launches that may be
     pending on a stream before the host has to wait for the oldest. ``tail_us``: the host's time after the last task.
+    ``synchronize_us``: what the final synchronize costs a host that finds the device done.
     """
-    return _simulate(_columns(tasks), sync_us, queue_depth, tail_us)
+    return _simulate(_columns(tasks), sync_us, queue_depth, tail_us, synchronize_us)
 
 
 def _columns(tasks: Sequence[Task]) -> _Tasks:
@@ -209,11 +215,13 @@ def _columns(tasks: Sequence[Task]) -> _Tasks:
     )
 
 
-def _simulate(tasks: _Tasks, sync_us: float, queue_depth: int, tail_us: float) -> Timeline:
+def _simulate(
+    tasks: _Tasks, sync_us: float, queue_depth: int, tail_us: float, synchronize_us: float
+) -> Timeline:
     queue = _Queue(sync_us, queue_depth, tail_us)
     spans = queue.run(tasks)
     issue, device_end = queue.host_clock, queue.device_clock
-    wall = max(issue, device_end)
+    wall = max(issue + synchronize_us, device_end)
     if tasks.host_wait.any():
         free = _Queue(sync_us, queue_depth, tail_us, waits=False).run(tasks)
         _charge_waits(tasks, spans, free.gap_us)

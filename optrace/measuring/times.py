@@ -71,6 +71,7 @@ def replay_measured_kernels(run: MeasuredRun, priced: Report, *, host_scale: flo
         sync_us=host.sync_us * host_scale,
         queue_depth=host.queue_depth,
         tail_us=priced.priced.tail_us * host_scale,
+        synchronize_us=host.synchronize_us * host_scale,
     )
 
 

@@ -133,7 +133,9 @@ HOST = msgspec.structs.replace(
 def watched(issued_us, took_us, *calls, phase="forward"):
     """A network of calls: class, what loops say of each, what it took while watched."""
     kinds, loop_us, inside_us = zip(*calls, strict=True)
-    return Watched(issued_us, took_us, kinds, (phase,) * len(calls), np.array(loop_us), np.array(inside_us))
+    return Watched(
+        issued_us, 0.0, took_us, kinds, (phase,) * len(calls), np.array(loop_us), np.array(inside_us)
+    )
 
 
 def test_a_call_in_a_network_has_the_share_of_the_step_that_it_has_of_the_watched_one():
@@ -172,7 +174,7 @@ def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long."""
 
     def timed(measure):
-        return Timing((12.0,), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
+        return Timing((12.0, 8.0), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
 
     def time_gaps(_session, step):
         step()
@@ -185,7 +187,9 @@ def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     with open_session("cpu", device="cpu") as session:
         host = msgspec.structs.replace(HOST, python_loop_us=1.0)
         found = _watched(session, TARGET, host, lambda: x.relu_().t())
-    assert (found.issued_us, found.took_us) == (6.0, 1.5 + 0.5 + 2.0 + 9.0 + 4.0)
+    assert (found.issued_us, found.synchronize_us) == (6.0, 4.0)
+    assert found.took_us == 1.5 + 0.5 + 2.0 + 9.0 + 4.0
+    assert not found.trains
     assert list(found.inside_us) == [9.0, 4.0]
     assert found.kinds == ("view", "view")  # on a CPU nothing launches
     assert found.phases == ("forward", "forward")
@@ -199,7 +203,7 @@ def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_
     monkeypatch.setattr(
         calibration,
         "timed",
-        lambda measure: Timing((10.0,), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0),
+        lambda measure: Timing((10.0, 1.0), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0),
     )
     monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (8.0,), 0.0, (12.0,)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from optrace.cost.host_profile import CLASSES_OWN
 from optrace.cost.profiles import Pricing, gpu_profiles
+from optrace.rendering import render
 from optrace.report import Report
 from optrace.report import report as price
 
@@ -50,7 +52,7 @@ def changed(
 ) -> Report:
     """The same graph priced with numbers of the profiles replaced; a dispatch time is that of all classes of calls."""
     pricing = report.pricing
-    host = {**host, "class_us": {}, "network_us": {}} if host and "dispatch_us" in host else host
+    host = {**host, **{name: {} for name in CLASSES_OWN}} if host and "dispatch_us" in host else host
     return price(
         report.graph,
         Pricing(
@@ -97,6 +99,16 @@ def test_sliders_give_what_pricing_gives(
     opened.page.click("#reset")
     opened.settle()
     compare(opened, report)
+
+
+def test_a_synchronize_that_costs_is_part_of_the_wall_clock(
+    toy: Path, tmp_path: Path, page_of: Any, open_page: Any
+) -> None:
+    report, _ = page_of(toy)
+    slower = changed(report, host={"synchronize_us": 1000.0})
+    assert slower.timeline.wall_us > report.timeline.wall_us
+    render(slower, tmp_path / "slower.html")
+    compare(open_page(tmp_path / "slower.html"), slower)
 
 
 def test_another_gpu_and_another_l2_were_priced_by_python(toy: Path, page_of: Any, open_page: Any) -> None:

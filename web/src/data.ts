@@ -142,6 +142,7 @@ export interface Pricing {
   launchUs: number;
   syncUs: number;
   tailUs: number;
+  synchronizeUs: number;
   queueDepth: number;
   peakBytes: number;
   peakCall: number;

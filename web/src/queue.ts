@@ -52,18 +52,20 @@ export interface Host {
   /** What a wait costs the host beyond the waiting, and its time after the last call, us. */
   syncUs: number;
   tailUs: number;
+  /** What the final synchronize costs a host that finds the device done, us. */
+  synchronizeUs: number;
   /** Launches that may be pending on a stream before the host waits for the oldest. */
   queueDepth: number;
 }
 
 /** Replay calls through the queue. */
-export function simulate(tasks: Tasks, sequence: Numbers, { syncUs, queueDepth, tailUs }: Host): Timeline {
+export function simulate(tasks: Tasks, sequence: Numbers, { syncUs, queueDepth, tailUs, synchronizeUs }: Host): Timeline {
   const queue = new Queue(syncUs, queueDepth, tailUs, true);
   const spans = emptySpans(sequence.length);
   queue.run(tasks, sequence, spans);
   const issue = queue.hostClock;
   const deviceEnd = queue.deviceClock;
-  const wall = Math.max(issue, deviceEnd);
+  const wall = Math.max(issue + synchronizeUs, deviceEnd);
   let period: number;
   if (sequence.some((call) => tasks.waits[call] === 1)) {
     const free = emptySpans(sequence.length);

@@ -119,9 +119,11 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     )
     found = [_watched(session, target, host, step) for step in networks(session.device).values()]
     watched = [network for network in found if network is not None]
+    inferring = [network for network in watched if not network.trains]
     return msgspec.structs.replace(
         host,
-        network_us=network_us([one for one in watched if not one.trains], host, "forward"),
+        synchronize_us=_rounded(statistics.median([one.synchronize_us for one in inferring] or [0.0])),
+        network_us=network_us(inferring, host, "forward"),
         network_training_us=network_us([one for one in watched if one.trains], host, "forward"),
         network_backward_us=network_us(watched, host, "backward"),
     )
@@ -129,10 +131,11 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A network's step: what it took untraced (``issued_us``) and while watched (``took_us``), and of each call its class,
-    its phase, what loops say of it and what it took while watched, microseconds."""
+    """A network's step: what it took untraced (``issued_us``), a synchronize behind it, and what it took while watched
+    (``took_us``); of each call its class, its phase, what loops say of it and what it took while watched, microseconds."""
 
     issued_us: float
+    synchronize_us: float
     took_us: float
     kinds: tuple[HostClass, ...]
     phases: tuple[Phase, ...]
@@ -173,12 +176,15 @@ def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> 
 def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched | None:
     """Time a step untraced and watched, and see what its calls are. None where it made other calls each time it was
     watched than when it was recorded."""
-    issued_us, graph, runs = _untraced_and_watched(session, step, host.python_loop_us or 1.0)
+    (issued_us, synchronize_us), graph, runs = _untraced_and_watched(
+        session, step, host.python_loop_us or 1.0
+    )
     if not runs:
         return None
     calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in graph]
     return Watched(
         issued_us=issued_us,
+        synchronize_us=synchronize_us,
         took_us=statistics.median(run.took_us for run in runs),
         kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
         phases=tuple(node.phase for node in graph),
@@ -189,16 +195,18 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
 
 def _untraced_and_watched(
     session: Session, step: Call, best_loop_us: float
-) -> tuple[float, OpGraph, list[Gaps]]:
-    """What a step takes the host untraced; its calls; and what passed in watched ones that made the same. In turns, those
+) -> tuple[tuple[float, float], OpGraph, list[Gaps]]:
+    """What a step takes the host untraced, and a synchronize behind it; its calls; and what passed in watched ones that made the same. In turns, those
     while the host was at its best, as at ``best_loop_us``."""
     runs: list[Gaps] = []
 
-    def issue() -> tuple[float]:
+    def issue() -> tuple[float, float]:
         torch.cuda.synchronize()
         start = perf_counter_ns()
         step()
-        return ((perf_counter_ns() - start) / 1000,)
+        issued = perf_counter_ns()
+        torch.cuda.synchronize()
+        return (issued - start) / 1000, (perf_counter_ns() - issued) / 1000
 
     def watch() -> tuple[float]:
         torch.cuda.synchronize()
@@ -211,8 +219,11 @@ def _untraced_and_watched(
     issued, watched = (undisturbed([turn[which] for turn in turns]) for which in (0, 1))
     graph = _recorded(session, step)
     ops = tuple(node.op for node in graph)
+    untraced = np.array([timing.us for timing in issued])
+    slower = np.array([slowdown(timing.loop_us, best_loop_us) for timing in issued])
+    issued_us, synchronize_us = np.median(untraced / slower[:, None], axis=0).tolist()
     return (
-        statistics.median(timing.us[0] / slowdown(timing.loop_us, best_loop_us) for timing in issued),
+        (issued_us, synchronize_us),
         graph,
         [
             run.quicker(slowdown(timing.loop_us, best_loop_us))
@@ -320,7 +331,7 @@ def _between_calls(session: Session, target: Target, loop_us: float, autograd_us
     """What passes before the calls of training steps, at the host's best speed: of an untraced step as much as of a
     watched one."""
     step = training_step(session.device)
-    issued_us, graph, runs = _untraced_and_watched(session, step, loop_us)
+    (issued_us, _), graph, runs = _untraced_and_watched(session, step, loop_us)
     share = issued_us / statistics.median(run.took_us for run in runs)
     before_us = np.array([run.before_us for run in runs]).mean(axis=0) * share
     return passed(graph, target, before_us, autograd_us)

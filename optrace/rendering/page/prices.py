@@ -88,6 +88,7 @@ def prices(report: Report, pack: Packer, *, fused: bool) -> dict[str, Any]:
         "launchUs": host.launch_us,
         "syncUs": host.sync_us,
         "tailUs": report.priced.tail_us,
+        "synchronizeUs": host.synchronize_us,
         "queueDepth": host.queue_depth,
         "peakBytes": report.priced.memory.peak,
         "peakCall": report.priced.memory.peak_call,
