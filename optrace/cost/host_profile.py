@@ -78,19 +78,12 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
-<<<<<<< HEAD
-    ``sync_us`` is what a wait costs beyond the waiting; ``queue_depth`` launches may be pending before the host has to
-    wait. A compiled function costs ``compiled_call_us`` (the wrapper's entry), or ``compiled_backward_us`` where it is a
+    ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` what the synchronize after a step costs where
+    the device is done; ``queue_depth`` launches may be pending before the host has to wait.
+    A compiled function costs ``compiled_call_us`` (the wrapper's entry), or ``compiled_backward_us`` where it is a
     backward pass (autograd's wrapper) and ``compiled_optimizer_us`` where it is an optimizer's, ``compiled_input_us`` for
     each tensor that it is given (guards, checks of its layout), and ``compiled_kernel_us`` for each generated kernel:
     round numbers, not measured by calibration.
-=======
-    ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` what the synchronize after a step costs where
-    the device is done; ``queue_depth`` launches may be pending before the host has to
-    wait. A compiled step costs ``compiled_call_us`` (guards, the wrapper's entry), ``compiled_backward_us`` where it goes
-    backward (autograd's wrapper), ``compiled_optimizer_us`` before an optimizer (guards on its state) and
-    ``compiled_kernel_us`` for each generated kernel: round numbers, not measured by calibration.
->>>>>>> 472f43d (The synchronize after a step costs the host 10 to 40 us: calibrated, and part of the wall clock)
     """
 
     key: str
