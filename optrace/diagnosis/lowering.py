@@ -548,6 +548,9 @@ class _Lowering:
             work = work_of(called, self.target)
         elif packet == "aten.convolution":
             bias, called, work = self._convolution(node)
+        elif packet == "aten.convolution_backward":
+            called = self._convolution_backward(node)
+            work = work_of(called, self.target)
         else:
             work = self.costs[node.id].work
         reads: dict[tuple[int, int], Read] = {}
@@ -624,6 +627,18 @@ class _Lowering:
                 called, out=_channels_last(called.outputs[0]), outputs=(_channels_last(called.outputs[0]),)
             )
         return bias, called, work_of(called, self.target)
+
+    def _convolution_backward(self, node: OpNode) -> OpNode:
+        """Where convolutions are channels-last, so are the activations that were kept and the gradients that come back;
+        the weight is the program's own, which the library brings into that layout."""
+        source = node.tensor("input")
+        if not self.channels_last or len(source.shape) != 4:
+            return node
+        called = node
+        for name in ("grad_output", "input"):
+            called = _replace_argument(called, name, _channels_last(called.tensor(name)))
+        outputs = tuple(_channels_last(t) if t.shape == source.shape else t for t in called.outputs)
+        return replace(called, outputs=outputs)
 
     def _copy(self, node: OpNode, tensor: TensorMeta, value: Value) -> None:
         copied = self._new(replace(tensor, storage=-2 - tensor.id), self.segments[node.id])

@@ -64,3 +64,18 @@ def test_replays_and_compiled_launches(reports: dict[str, Report]) -> None:
     ]
     assert statistics.median(map(abs, replays)) <= 0.05
     assert statistics.median(map(abs, launches)) <= 0.10
+
+
+def test_a_training_steps_convolutions_are_channels_last_in_both_directions(
+    reports: dict[str, Report],
+) -> None:
+    """Measured: 99 launches, 1,556 us. With the gradients' layouts as in eager, each backward convolution copies its operands
+    and results: 114 launches, 1,858 us. With graphs 2,140 us: the host's 1.6 ms of entries are not added to the device's."""
+    cures, measured = reports["cnn_train_sgd"].cures, MEASURED["cnn_train_sgd"]
+    assert abs(cures.fused_row.launches / measured["compiled_k"] - 1) <= 0.07
+    assert abs(cures.fused_row.device_us / measured["compiled_gpu_us"] - 1) <= 0.06
+    assert abs(cures.both.wall_us / measured["both_us"] - 1) <= 0.1
+    steps = [
+        step for step in cures.fusion.steps if step.node and step.node.facts.label == "convolution_backward"
+    ]
+    assert [step.work.launches for step in steps] == [5, 5, 5, 5, 3]
