@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import torch
 
+from optrace import units
 from optrace.graph import OpGraph, TensorMeta, Value
 from optrace.measuring.events import EventTimes, timed_by_events
 from optrace.measuring.launches import Profiled, profiled, quicker
@@ -229,7 +230,8 @@ def has_settled(wall_us: Sequence[float]) -> bool:
 
 
 def _warm_up(steps: Steps, seconds: float) -> tuple[bool, int]:
-    """Run until the step settles or the time is over: whether it has, and how many it took."""
+    """Run until the step settles or the time is over: whether it has, and how many it took. The first step, in which
+    libraries are loaded and memory is taken, takes none of the time."""
     found: list[float] = []
 
     @contextmanager
@@ -240,6 +242,7 @@ def _warm_up(steps: Steps, seconds: float) -> tuple[bool, int]:
         torch.cuda.synchronize()
         found.append((perf_counter() - start) * 1e6)
 
+    steps.run(around, 1)
     end = perf_counter() + seconds
     steps.run(around, 2 * _WINDOW, seconds)
     while not has_settled(found) and perf_counter() < end:
@@ -252,7 +255,7 @@ def _remarks_on_warm_up(settled: bool, count: int) -> list[str]:
         return []
     if count < 2 * _WINDOW:
         return [
-            f"the time for the warm-up was over after {count} steps: too few to know whether they have settled"
+            f"the time for the warm-up was over after {units.counted(count, 'step')}: too few to know whether they have settled"
         ]
     return [f"the step had not settled after {count} steps: its times still change"]
 

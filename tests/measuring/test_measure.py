@@ -21,8 +21,10 @@ from optrace.measuring.recorder import (
     Measurement,
     _remarks_on_events,
     _remarks_on_warm_up,
+    _warm_up,
     measure,
 )
+from optrace.measuring.steps import Repeated
 from optrace.report import report
 from optrace.tracing import open_session
 from tests.measuring import fake_cuda
@@ -78,6 +80,19 @@ def test_events_that_disagree_with_the_profiler_are_said() -> None:
     assert _remarks_on_events([100 * 1.25 + 2.0], [call]) == []  # a quarter, and 2 us for the launch
     assert "disagree: 100 and 128 us" in _remarks_on_events([127.6], [call])[0]
     assert _remarks_on_events([], [call]) == []
+
+
+def test_a_first_step_that_loads_libraries_takes_none_of_the_warm_ups_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes longer than the whole warm-up may."""
+    fake_cuda.install(monkeypatch, of_call=lambda _number: True)
+    taken = iter([0.1])
+
+    def step() -> None:
+        time.sleep(next(taken, 0.0))
+
+    assert _warm_up(Repeated(step), 0.05)[1] > 8
 
 
 def test_a_warm_up_says_what_it_knows() -> None:
