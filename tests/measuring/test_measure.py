@@ -87,12 +87,12 @@ def test_a_first_step_that_loads_libraries_takes_none_of_the_warm_ups_time(
 ) -> None:
     """It takes longer than the whole warm-up may."""
     fake_cuda.install(monkeypatch, of_call=lambda _number: True)
-    taken = iter([0.1])
+    taken = iter([1.1])
 
     def step() -> None:
         time.sleep(next(taken, 0.0))
 
-    assert _warm_up(Repeated(step), 0.05)[1] > 8
+    assert _warm_up(Repeated(step), 1.0)[1] > 8
 
 
 def test_a_warm_up_says_what_it_knows() -> None:
