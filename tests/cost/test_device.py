@@ -221,7 +221,7 @@ def test_every_kind_has_rates():
         "conv_last",
     }
     made["Product"] |= {f"conv_transposed{kind}" for kind in ("", "_half", "_3d")}
-    made["Product"] |= {"conv_grouped", "warp_specialized", "tensor_op", "attention_decode"}
+    made["Product"] |= {"conv_grouped", "warp_specialized", "tensor_op", "tensor_op_nt", "attention_decode"}
     gpu = find_gpu("h200")
     assert made["Kernel"] | made["flat"] <= set(gpu.kernels)
     assert made["Product"] <= set(gpu.products)
@@ -414,6 +414,31 @@ def test_cudnn_attention_takes_what_was_timed(batch, length, dim, causal, forwar
         assert sum(rates.launch_us(launch, 0.0)[0] for launch in listed) == pytest.approx(
             measured_us, rel=0.2
         )
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "words", "measured_us"),
+    [
+        (512, 768, 50257, 423.9),
+        (1024, 768, 50257, 843.0),
+        (4096, 768, 50257, 3368.1),
+    ],
+)
+def test_products_of_odd_rows_load_element_by_element(rows, depth, words, measured_us):
+    """A vocabulary's logits as an H200 took them: ``cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1``."""
+    make = Maker()
+    bf16 = {"dtype": "bfloat16"}
+    make(
+        "aten.mm.default",
+        T(rows, depth, **bf16),
+        T(depth, words, stride=(1, depth), **bf16),
+        out=T(rows, words, **bf16),
+    )
+    (node,) = make.graph
+    listed = launches_of(node, work_of(node, TARGET), TARGET)
+    assert [launch.kind for launch in listed] == ["tensor_op_nt"]
+    rates = Rates(find_gpu("h200"))
+    assert sum(rates.launch_us(launch, 0.0)[0] for launch in listed) == pytest.approx(measured_us, rel=0.04)
 
 
 @pytest.mark.parametrize(

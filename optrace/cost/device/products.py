@@ -22,6 +22,9 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
     if kind == "simt":
         layout = ("t" if gemm.left_transposed else "n") + ("t" if gemm.right_transposed else "n")
         kind = f"simt_{layout}"
+    along_k = gemm.right_transposed and not gemm.left_transposed
+    if kind == "tensor_op" and gemm.odd and along_k and gemm.batch == 1:
+        kind = "tensor_op_nt"
     if kind == "thin":
         return [_thin(gemm, work_bytes), *[SMALL] * (made.kernels - 1)]
     main = Product(

@@ -94,7 +94,8 @@ class Gemm:
     """``batch`` products of ``[m, k]`` and ``[k, n]``, in PyTorch's row-major terms.
 
     ``left_transposed``: the left operand lies column-major; ``right_transposed`` likewise (a ``Linear`` weight).
-    ``aligned``: rows start at multiples of 16 bytes. ``fused_bias``: a bias vector is added in the epilogue.
+    ``aligned``: rows start at multiples of 16 bytes; ``odd``: some at an odd element, so that elements are loaded one by
+    one. ``fused_bias``: a bias vector is added in the epilogue.
     """
 
     m: int
@@ -105,6 +106,7 @@ class Gemm:
     left_transposed: bool = False
     right_transposed: bool = False
     aligned: bool = True
+    odd: bool = False
     fused_bias: bool = False
 
     @property

@@ -180,6 +180,7 @@ def gemm_of(left: TensorMeta, right: TensorMeta, *, fused_bias: bool = False) ->
     """The product ``[..., m, k] @ [..., k, n]`` as cuBLAS sees it."""
     m, k = left.shape[-2:]
     n = right.shape[-1]
+    steps = (*_row_starts(left), *_row_starts(right), n)
     return Gemm(
         m,
         n,
@@ -188,7 +189,8 @@ def gemm_of(left: TensorMeta, right: TensorMeta, *, fused_bias: bool = False) ->
         batch=math.prod(left.shape[:-2]),
         left_transposed=_is_transposed(left),
         right_transposed=_is_transposed(right),
-        aligned=_is_aligned(left) and _is_aligned(right) and n * left.itemsize % _ALIGNMENT_BYTES == 0,
+        aligned=all(step * left.itemsize % _ALIGNMENT_BYTES == 0 for step in steps),
+        odd=any(step % 2 for step in steps),
         fused_bias=fused_bias,
     )
 
@@ -281,8 +283,9 @@ def is_walkable(matrix: TensorMeta) -> bool:
     return row_major or column_major
 
 
-def _is_aligned(matrix: TensorMeta) -> bool:
+def _row_starts(matrix: TensorMeta) -> tuple[int, ...]:
+    """Elements from one row to the next, and to the first."""
     steps = [
         stride for size, stride in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and stride != 1
     ]
-    return all(step * matrix.itemsize % _ALIGNMENT_BYTES == 0 for step in (*steps, matrix.offset))
+    return (*steps, matrix.offset)
