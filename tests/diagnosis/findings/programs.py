@@ -46,11 +46,11 @@ def item_in_a_loop(bad: bool) -> Step:
     layer, x = nn.Linear(64, 64, device="cuda"), cuda(8, 64)
 
     def step() -> object:
-        total = 0.0 if bad else torch.zeros((), device="cuda")
+        parts: list[object] = []
         for _ in range(3):
             part = layer(x).sum()
-            total = total + (part.item() if bad else part)
-        return total
+            parts.append(part.item() if bad else part)
+        return parts
 
     return inference(step)
 
@@ -68,12 +68,26 @@ def batch_to_the_gpu(bad: bool) -> Step:
     return lambda: (batch.to("cuda") if bad else pinned.to("cuda", non_blocking=True)) * 2
 
 
+@pair("blocking-copy")
+def pinned_and_waited_for(bad: bool) -> Step:
+    batch, x = torch.randn(64, 64, device="cpu").pin_memory(), cuda(2048, 2048)
+
+    def step() -> object:
+        y = x @ x
+        copied = batch.to("cuda", non_blocking=not bad)
+        for _ in range(8):
+            copied = copied * 2
+        return copied, y
+
+    return inference(step)
+
+
 @pair("loop-optimizer")
 def adamw(bad: bool) -> Step:
     model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(4)]).cuda()
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=not bad).step
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=not bad).step
 
 
 @pair("python-loop")
@@ -172,6 +186,8 @@ def row_major_sequences(bad: bool) -> Step:
 @pair("layout")
 def back_and_forth(bad: bool) -> Step:
     norm, x = nn.LayerNorm(64, device="cuda"), cuda(4, 64, 28, 28)
+    if not bad:
+        x = x.to(memory_format=torch.channels_last)
 
     def step() -> object:
         y = x.permute(0, 2, 3, 1).contiguous()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from optrace.cost.profiles import pricing
-from optrace.diagnosis.findings import KINDS, find
+from optrace.diagnosis.findings import KINDS, Finding, find
 from optrace.diagnosis.findings.scene import Scene
 from optrace.graph import OpGraph, Source
 from optrace.rendering.findings import place
@@ -205,6 +205,49 @@ def test_what_an_optimizer_does_before_it_begins_a_fused_one_does_too() -> None:
     assert finding.saves_us is not None
     assert finding.saves_us == pytest.approx(run.timeline.wall_us - 100.0, abs=30.0)
     assert finding.saves_us < run.timeline.wall_us - 100.0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "other_way"),
+    [
+        (torch.optim.AdamW, {}, "fused"),
+        (torch.optim.SGD, {"momentum": 0.9}, "fused"),
+        (torch.optim.Adagrad, {}, "fused"),
+        (torch.optim.RMSprop, {}, "foreach"),
+        (torch.optim.Adadelta, {}, "foreach"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_optimizer_saves_what_its_quicker_step_takes_less(
+    optimizer: type[torch.optim.Optimizer], options: dict[str, float], other_way: str
+) -> None:
+    """The step that is claimed beside the one that torch makes, both priced."""
+    loop, (finding,) = optimizer_step(optimizer, {**options, "foreach": False})
+    quicker, none = optimizer_step(optimizer, {**options, other_way: True})
+    assert none == []
+    assert f"pass {other_way}=True" in finding.change
+    assert finding.saves_us == pytest.approx(loop - quicker, rel=0.03)
+
+
+def test_an_optimizer_that_has_no_other_way_is_not_told_of_one() -> None:
+    _, found = optimizer_step(torch.optim.Muon, {}, shape=(32, 32))
+    assert found == []
+
+
+def optimizer_step(
+    optimizer: type[torch.optim.Optimizer], options: Mapping[str, object], shape: tuple[int, ...] = (64,)
+) -> tuple[float, list[Finding]]:
+    """The wall clock of a step over twelve parameters, and what is said of its loop."""
+    with open_session("fake", assume="zero") as session:
+        parameters = [torch.nn.Parameter(torch.ones(shape, device="cuda")) for _ in range(12)]
+        for parameter in parameters:
+            parameter.grad = torch.ones(shape, device="cuda")
+        steps = optimizer(parameters, **options)  # type: ignore[arg-type,call-arg]  # each has its own
+        steps.step()  # makes its state
+        with session.recording():
+            steps.step()
+    run = report(session.graph, pricing("h200", "xeon-vm"))
+    return run.timeline.wall_us, [row for row in find(run) if row.kind == "loop-optimizer"]
 
 
 def test_each_step_of_an_optimizer_is_an_occurrence_with_a_fused_step_of_its_own() -> None:

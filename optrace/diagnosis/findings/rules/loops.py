@@ -14,13 +14,17 @@ from optrace.diagnosis.findings.scene import Scene
 from optrace.diagnosis.findings.table import kind
 from optrace.graph import TensorMeta
 from optrace.graph.opgraph import WRITES
+from optrace.timeline import Task
 
 #: Launches from which an optimizer's loop is worth a word, and turns from which a loop in Python is.
 _LEAST_LAUNCHES = 8
 _LEAST_TURNS = 8
 
-#: torch.optim's functions that step one parameter after the other.
+#: torch.optim's functions that step one parameter after the other; those with a fused step, and the one that has neither
+#: that nor foreach.
 _LOOP = "_single_tensor_"
+_FUSED = frozenset({"adam", "adamw", "adagrad", "sgd"})
+_NO_OTHER_WAY = frozenset({"muon"})
 
 #: Lists of tensors of a fused optimizer with all of its state.
 _LISTS = 5
@@ -33,8 +37,9 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
     for call in range(len(scene)):
         if scene.graph.phase(call) == "optimizer":
             frames = scene.graph.source(call).frames
-            name = next((f.function for f in frames if f.function.startswith(_LOOP)), "")
-            if name:
+            function = next((f.function for f in frames if f.function.startswith(_LOOP)), "")
+            name = function.removeprefix(_LOOP)
+            if name and name not in _NO_OTHER_WAY:
                 stepped[name].append(call)
     steps = ((name, calls) for name, stepping in stepped.items() for calls in _steps(scene, stepping))
     for name, calls in steps:
@@ -42,17 +47,17 @@ def steps_parameter_by_parameter(scene: Scene) -> Iterator[Hit]:
         if len(launching) < _LEAST_LAUNCHES:
             continue
         launches = sum(scene.launches[call] for call in launching)
-        tensors = _largest_by_storage(scene, launching)
-        fused, device_us = _fused(scene, tensors)
-        # What the optimizer does before it begins, a fused one does too.
-        first = calls[0]
-        one = scene.one_call(first, device_us, fused, "foreach", tensors=len(tensors))
+        fused = name in _FUSED
+        instead = _fused(scene, calls, launching) if fused else _foreach(scene, calls, launching)
         yield Hit(
             tuple(calls),
-            f"{name.removeprefix(_LOOP)} loops over its parameters in Python: {launches:,} launches, "
-            f"where a fused step takes {fused}.",
-            "pass fused=True to the optimizer, or foreach=True where it has no fused step.",
-            {**dict.fromkeys(calls), first: one},
+            f"{name} loops over its parameters in Python: {launches:,} launches, where "
+            + ("a fused step" if fused else "one op for all parameters at a time")
+            + f" takes {sum(task.launches for task in instead.values() if task is not None)}.",
+            "pass fused=True to the optimizer."
+            if fused
+            else "pass foreach=True to the optimizer, which has no fused step.",
+            instead,
         )
 
 
@@ -111,8 +116,12 @@ def _largest_by_storage(scene: Scene, calls: Sequence[int]) -> list[tuple[Tensor
     return list(found.values())
 
 
-def _fused(scene: Scene, tensors: Sequence[tuple[TensorMeta, bool]]) -> tuple[int, float]:
-    """Launches and device time of one step over all parameters at once: each read once, what changes written once."""
+def _fused(scene: Scene, calls: Sequence[int], launching: Sequence[int]) -> dict[int, Task | None]:
+    """One step over all parameters at once: each tensor is read once, and written once where it changes; before it one
+    launch adds to all counters of steps, where parameters have them. What the optimizer does before it begins, the
+    fused one does too."""
+    counters = [call for call in calls if _counts_steps(scene, call)]
+    tensors = _largest_by_storage(scene, launching)
     parameters = [
         t for t, written in tensors if written and scene.graph.storages[t.storage].kind == "parameter"
     ]
@@ -124,7 +133,55 @@ def _fused(scene: Scene, tensors: Sequence[tuple[TensorMeta, bool]]) -> tuple[in
         writes=tuple(Access(tensor, tensor.nbytes) for tensor, written in tensors if written),
         kind="foreach",
     )
-    return launches, scene.device_us(work, work.tensor_bytes)
+    device_us, listed = scene.device_us(work, work.tensor_bytes), len(tensors)
+    first, second = calls[:2]
+    if not counters:
+        return {
+            **dict.fromkeys(calls),
+            first: scene.one_call(first, device_us, launches, "foreach", tensors=listed),
+        }
+    return {
+        **dict.fromkeys(calls),
+        first: _for_all(scene, first, counters),
+        second: scene.one_call(second, device_us, launches, "foreach", tensors=listed + len(counters)),
+    }
+
+
+def _foreach(scene: Scene, calls: Sequence[int], launching: Sequence[int]) -> dict[int, Task | None]:
+    """One call for all parameters where there was one for each."""
+    alike: dict[tuple[int, str], list[int]] = {}
+    for call in launching:
+        alike.setdefault((scene.graph.source_of(call), scene.names[call]), []).append(call)
+    first = calls[0]
+    one_each = {same[0]: _for_all(scene, same[0], same) for same in alike.values()}
+    return {
+        **dict.fromkeys(calls),
+        **({} if scene.launches[first] else {first: scene.task(first)}),
+        **one_each,
+    }
+
+
+def _for_all(scene: Scene, place: int, same: Sequence[int]) -> Task:
+    """One call that does what calls of one op do, at the place of one of them."""
+    graph = scene.graph
+    operands = [len(graph.operands(call)) for call in same]
+    sizes = [scene.node(call).inputs[0].numel for call in same]
+    launches = max(1, multi_tensor_launches(sizes, max(operands)))
+    works = [scene.work(call) for call in same]
+    work = Work(
+        kernels=launches,
+        reads=tuple(access for each in works for access in each.reads),
+        writes=tuple(access for each in works for access in each.writes),
+        kind="foreach",
+    )
+    device_us = scene.device_us(work, work.tensor_bytes)
+    return scene.one_call(place, device_us, launches, "foreach", tensors=sum(operands))
+
+
+def _counts_steps(scene: Scene, call: int) -> bool:
+    """A number of one element goes up, on the host or the GPU."""
+    node = scene.node(call)
+    return scene.names[call] == "add" and any(node.writes) and node.inputs[0].shape == ()
 
 
 @kind("python-loop", "a loop in Python over time steps or experts")
