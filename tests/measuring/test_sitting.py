@@ -3,11 +3,16 @@ them."""
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import math
 import sys
 import time
+from collections.abc import Iterator
+from itertools import chain, count, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +23,7 @@ from optrace.measuring.record import read_machine, read_runs
 from optrace.report import report
 from optrace.tracing import Session, open_session
 from optrace.tracing.gaps import Gaps
-from tests.diagnosis.findings.programs import PAIRS
+from tests.diagnosis.findings.programs import PAIRS, Step
 from tests.measuring import before_after, sitting
 from tests.measuring.before_after import BEFORE_AFTER
 from tests.measuring.sitting import Job, Outcome, merge, run, sit
@@ -167,22 +172,64 @@ def test_each_pair_is_of_a_kind() -> None:
     assert len(set(BEFORE_AFTER)) == len(BEFORE_AFTER)
 
 
-def test_a_pair_is_the_median_of_turns_and_the_claim_at_the_speed_they_were_timed_at(
+def softmax_twice(bad: bool) -> Step:
+    """The pair, its twins told apart."""
+    step = before_after.programs.softmax_twice(bad)
+    timed_as[step] = "before" if bad else "after"
+    return step
+
+
+timed_as: dict[Step, str] = {}
+
+
+def measured_pair(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Turns of 30 to 69 us before and 10 after; one was taken on a host at half its speed and counts for nothing."""
-    turns = iter([(30.0 + turn, 10.0) for turn in range(before_after._TURNS)])
-    walls = (us for turn in turns for us in turn)
-    loops = iter([1.0] * 2 * (before_after._TURNS - 1) + [2.0, 2.0])
-    monkeypatch.setattr(before_after, "times_us", lambda _step: (5.0, next(walls)))
+    loops: Iterator[float],
+    seconds: float = math.inf,
+    kind: str = "repeated-op",
+) -> tuple[dict[str, Any], list[str]]:
+    """A pair whose first twin takes 30, 31, ... us and whose second takes 10, each turn between two looks at the host's
+    speed; and the order in which the twins ran."""
+    order: list[str] = []
+
+    def times_us(step: Step) -> tuple[float, float]:
+        order.append(timed_as[step])
+        return 5.0, 10.0 if order[-1] == "after" else 29.0 + order.count("before")
+
+    monkeypatch.setattr(before_after, "times_us", times_us)
     monkeypatch.setattr(before_after, "loop_turn_us", lambda: next(loops))
+    monkeypatch.setattr(before_after, "_SECONDS", seconds)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(Session, "time_gaps", lambda _session, _step: Gaps((), (), 0.0))
-    make = before_after.programs.softmax_twice
     prices = pricing("h200", "xeon-vm")
     with open_session("fake", gpu="h200", answers=answers_of(prices.gpu), assume="zero") as session:
-        row = before_after.measured(session, prices, "repeated-op", make)
-    assert row["turns"] == before_after._TURNS - 1
-    assert row["saved_us"] == 20.0 + (before_after._TURNS - 2) / 2
+        row = before_after.measured(session, prices, kind, softmax_twice)
+    return row, order
+
+
+def test_a_pair_is_the_median_of_undisturbed_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five turns at half the host's speed count for nothing: as many more are made."""
+    wanted = before_after._TURNS
+    row, order = measured_pair(monkeypatch, chain([2.0] * 10, repeat(1.0)))
+    assert (row["turns"], len(order)) == (wanted, 2 * (wanted + 5))
+    assert row["saved_us"] == 20.0 + 5 + (wanted - 1) / 2
     assert (row["before_us"] - row["after_us"], row["after_us"]) == (row["saved_us"], 10.0)
+    assert row["loop_us"] == 1.0
     assert row["claimed_us"] > 0
+    assert order[:4] == ["before", "after", "after", "before"]
+    assert gc.isenabled()
+
+
+def test_a_pair_on_a_host_that_never_comes_to_rest_takes_the_quietest_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One turn at the host's best; the others at half of it, slower each time: the first of them count."""
+    wanted = before_after._TURNS
+    loops = chain([1.0, 1.0], (2.0 + turn // 2 for turn in count()))
+    row, order = measured_pair(monkeypatch, loops, seconds=0.0)
+    assert (row["turns"], len(order)) == (wanted, 2 * wanted)
+
+
+def test_a_pair_of_which_no_time_is_claimed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, _ = measured_pair(monkeypatch, repeat(1.0), kind="python-loop")
+    assert row["claimed_us"] is None
