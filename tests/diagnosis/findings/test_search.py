@@ -122,6 +122,24 @@ def test_the_python_before_a_call_goes_with_it_and_what_leads_there_stays() -> N
     assert timed_claims(programs.there_and_back, "redundant-cast", {0: 80.0, 1: 4.0}) == pytest.approx(saved)
 
 
+def test_casts_of_the_backward_pass_go_with_those_of_the_forward_pass() -> None:
+    def cast_in_training(cast: bool) -> tuple[float, list[Finding]]:
+        with open_session("fake", assume="zero") as session:
+            weight = torch.nn.Parameter(torch.ones(64, 64, dtype=torch.bfloat16, device="cuda"))
+            with session.recording():
+                y = weight * 2
+                y = y.float().bfloat16() if cast else y
+                y.sum().backward()
+        run = report(session.graph, pricing("h200", "xeon-vm"))
+        return run.timeline.wall_us, [row for row in find(run) if row.kind == "redundant-cast"]
+
+    wall_us, (finding,) = cast_in_training(True)
+    without_us, none = cast_in_training(False)
+    assert none == []
+    assert [finding.count, len(finding.calls)] == [1, 4]
+    assert finding.saves_us == pytest.approx(wall_us - without_us, abs=1.0)
+
+
 def test_without_times_a_call_takes_with_it_what_passes_between_calls_on_average() -> None:
     prices = pricing("h200")
     bare = msgspec.structs.replace(prices.host, between=None, python_us=6.0)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from optrace.diagnosis.findings.finding import Hit
-from optrace.diagnosis.findings.scene import Scene
+from optrace.diagnosis.findings.scene import Place, Scene
 from optrace.diagnosis.findings.table import kind
 from optrace.graph import TensorMeta
 
@@ -16,19 +16,31 @@ def casts_not_needed(scene: Scene) -> Iterator[Hit]:
     """Casts there and back with nothing in between, and weights that are cast again and again."""
     casts = [call for call in scene.calls_of("_to_copy") if _is_cast(scene, call)]
     known = set(casts)
-    for call in casts:
-        earlier = scene.source(call)
+    there_and_back = [
+        (call, earlier)
+        for call in casts
+        if (earlier := scene.source(call)) in known and _dtypes(scene, earlier)[0] == _dtypes(scene, call)[1]
+    ]
+    # Autograd's own go when the forward pass's do; they stand where those stand, in the other order.
+    of_autograd: dict[tuple[Place, Place], list[tuple[int, int]]] = defaultdict(list)
+    for call, earlier in there_and_back:
+        if scene.graph.phase(call) == "backward" and len(scene.users[earlier]) == 1:
+            of_autograd[scene.place(earlier), scene.place(call)].append((call, earlier))
+    for call, earlier in there_and_back:
         if scene.graph.phase(call) == "backward":
-            continue  # autograd's own: they go when the forward pass's casts do
-        if earlier in known and _dtypes(scene, earlier)[0] == _dtypes(scene, call)[1]:
-            only = len(scene.users[earlier]) == 1
-            before, between = _dtypes(scene, earlier)
-            yield Hit(
-                (call, earlier) if only else (call,),
-                f"{before} is cast to {between} and back with nothing in between.",
-                "leave both casts out.",
-                scene.left_out((call, earlier) if only else (call,)),
-            )
+            continue
+        gone = [call]
+        if len(scene.users[earlier]) == 1:
+            gone.append(earlier)
+            backward = of_autograd[scene.place(call), scene.place(earlier)]
+            gone += backward.pop() if backward else ()
+        before, between = _dtypes(scene, earlier)
+        yield Hit(
+            tuple(gone),
+            f"{before} is cast to {between} and back with nothing in between.",
+            "leave both casts out.",
+            scene.left_out(gone),
+        )
     yield from _weight_casts(scene, casts)
 
 
