@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import Access, KernelKind, Work
-from optrace.diagnosis.fusible import RANDOM_FLOPS, Role
+from optrace.diagnosis.fusible import ONLINE_SOFTMAX_FLOPS, RANDOM_FLOPS, Role
 from optrace.diagnosis.lowering import Kernel, Lowered, Value, lower, values_read
 from optrace.graph import OpNode
 
@@ -111,6 +111,7 @@ def _step(members: Sequence[Kernel], costs: Costs, lowered: Lowered, groups: _Gr
     kind: KernelKind = "foreach" if first.sort == "foreach" else "elementwise"
     flops = sum(costs.work(call).flops or 0 for call in calls if lowered.roles[call] != "extern")
     flops += sum(RANDOM_FLOPS * lowered.random.get(call, 0) for call in calls)
+    flops += sum(ONLINE_SOFTMAX_FLOPS * kernel.online for kernel in members)
     launches = 1
     if first.sort == "foreach":
         arguments = len(reads) + len(writes)

@@ -15,12 +15,14 @@ from typing import Literal, TypeVar
 
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.rules import work_of
+from optrace.cost.sectors import SECTOR
 from optrace.cost.work import Access, Work
 from optrace.cost.works import Works
 from optrace.diagnosis.fusible import (
     DISPLACED,
     OVERWRITES,
     RANDOM,
+    SOFTMAXES,
     ReductionShape,
     Role,
     on_device,
@@ -28,6 +30,7 @@ from optrace.diagnosis.fusible import (
     reduction_shape,
     role_of,
     split_factor,
+    summed,
 )
 from optrace.graph import OpFacts, OpGraph, OpNode, TensorMeta
 
@@ -37,6 +40,9 @@ READS_IF_REUSED = 4
 MOST_READS = 8
 MOST_OPERATIONS = 30
 MOST_CONCATENATED = 8
+
+#: Rows that one block keeps whole (torch/_inductor/choices.py); longer ones it passes over in a loop.
+MOST_PERSISTENT = 1024
 
 
 class Value:
@@ -102,7 +108,8 @@ class Kernel:
     """One generated kernel before fusion, or one library call.
 
     ``rows`` and ``length`` are its loops (length 1: no reduction). ``after`` are kernels that it waits for
-    besides those whose values it reads. ``work`` is a library call's price, ``node`` the call as it is made then.
+    besides those whose values it reads. ``work`` is a library call's price, ``node`` the call as it is made then. ``online``:
+    elements of which it keeps maximum and sum of exponentials at once.
     """
 
     sort: KernelSort
@@ -116,6 +123,7 @@ class Kernel:
     work: Work | None = None
     node: OpNode | None = None
     lists: int = 0
+    online: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +279,8 @@ class _Lowering:
             if value.kernel is None and value.segment != segment and not self._recomputed(value):
                 self._store(value)
             if value.kernel is None:
-                found.take(value, aligned=aligned, displaced=displaced)
+                most = None if displaced is None else shape_of.numel * SECTOR
+                found.take(value, aligned=aligned, displaced=displaced, most=most)
             else:
                 access = Access(tensor, tensor.nbytes if nbytes is None else nbytes)
                 found.read(value, access, aligned=aligned, displaced=displaced)
@@ -412,7 +421,7 @@ class _Lowering:
         shape = reduction_shape(node)
         if self.channels_last and "group_norm" in packet:
             shape = replace(shape, inner=False)
-        source = max(node.inputs, key=lambda tensor: tensor.numel)
+        source = summed(node)
         segment = self.segments[node.id]
         expression = self._reads(node, source)
         large = [t for t in outputs if t.numel == source.numel and t.numel > shape.rows]
@@ -461,7 +470,10 @@ class _Lowering:
             calls = frozenset({node.id})
             reads = {(partial.number, 0): Read(partial, Access(tensor, tensor.nbytes), aligned=True)}
             shape = ReductionShape(shape.rows, parts, shape.inner)
-        self._add(Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics))
+        kernel = Kernel("reduction", calls, shape.rows, shape.length, segment, reads, statistics)
+        if node.facts.packet in SOFTMAXES and shape.length > MOST_PERSISTENT:
+            kernel.online = shape.rows * shape.length
+        self._add(kernel)
 
     def _scatter(self, node: OpNode) -> None:
         """Clear or copy what is added to, then a kernel over what is added."""
@@ -745,13 +757,22 @@ class _Lowering:
         return (node.op, plain, operands, self.segments[node.id])
 
     def _store_what_is_left(self) -> None:
-        """Outputs: what the run leaves behind, and what is there until its last call without being read by it."""
+        """Outputs: what the run leaves behind, and what is there until its last call without being read by it; but not
+        what only the step's own names hold until it returns. Those go before what it returns does, of which something
+        is read by no call."""
         graph = self.graph
         last = len(graph) - 1
         freed = {storage for call in range(-1, last) for storage in graph.freed_after(call)}
         if last >= 0:
             operands = {graph.tensor_storage(tensor) for tensor in graph.operands(last)}
-            freed |= operands.intersection(graph.freed_after(last))
+            at_end = graph.freed_after(last)
+            freed |= operands.intersection(at_end)
+            results = {graph.tensor_storage(tensor) for tensor in graph.outputs(last)}
+            is_read = [s in self.current and self.current[s].users.calls > 0 for s in at_end]
+            unread = [place for place, read in enumerate(is_read) if not read]
+            # What is returned may stay as well.
+            before = len(at_end) if not results.issubset(at_end) else max(unread, default=0)
+            freed.update(s for s, read in zip(at_end[:before], is_read, strict=False) if read)
         for storage, value in list(self.current.items()):
             if value.kernel != STANDING and storage not in freed:
                 value.live = True
@@ -782,9 +803,14 @@ class _Expression:
         if known is None or (aligned and not known.aligned):
             self.reads[key] = Read(value, access, aligned)
 
-    def take(self, value: Value, *, aligned: bool, displaced: int | None = None) -> None:
-        """What an expression reads; where it is ``displaced`` those are other elements than its other readers'."""
+    def take(
+        self, value: Value, *, aligned: bool, displaced: int | None = None, most: int | None = None
+    ) -> None:
+        """What an expression reads; where it is ``displaced`` those are other elements than its other readers', and no more
+        than ``most`` bytes of each tensor."""
         for key, read in value.reads.items():
+            if most is not None and read.access.nbytes > most:
+                read = replace(read, access=replace(read.access, nbytes=most))
             if displaced is not None:
                 key = (key[0], hash((key[1], displaced)))
             both = read.aligned and aligned

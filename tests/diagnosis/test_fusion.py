@@ -137,6 +137,57 @@ def test_toy_blocks_as_measured_on_an_h200(big: Report, small: Report) -> None:
     assert (graph.worth_it, fused.worth_it) == (True, True)
 
 
+def test_a_loss_reads_one_element_a_target() -> None:
+    """As Inductor's scheduler plans it: maximum and sum of each row in one kernel, then the mean over 2,048 rows. Of the
+    logits the second takes a sector of 32 bytes a row; twice the logits are never stored."""
+
+    def step(logits: torch.Tensor) -> torch.Tensor:
+        labels = torch.zeros(2048, dtype=torch.int64, device="cuda")
+        return F.cross_entropy(logits * 2, labels)
+
+    rows, loss = report_of(step, (2048, 8000)).cures.fusion.steps
+    assert sum(access.nbytes for access in rows.reads) == 2048 * 8000 * 4
+    assert sum(access.nbytes for access in rows.writes) == 2048 * 4
+    assert sum(access.nbytes for access in loss.reads) < 2048 * (32 + 2 * 4 + 8) + 1
+    assert sum(access.nbytes for access in loss.writes) <= 8
+
+
+def test_picking_from_an_expression_computes_what_is_picked() -> None:
+    """4 of 8,000 elements a row, a sector each."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        picked = torch.zeros(2048, 4, dtype=torch.int64, device="cuda")
+        return (x * 2).exp().gather(1, picked) + 1
+
+    steps = report_of(step, (2048, 8000)).cures.fusion.steps
+    picks = steps[-1]
+    assert [len(picks.calls) >= 4, picks.region] == [True, True]
+    assert sum(access.nbytes for access in picks.reads) <= 2048 * 4 * (32 + 8)
+
+
+def test_what_only_a_function_of_the_program_holds_is_no_output() -> None:
+    """``logits`` is there until the function returns, its double only in the kernel that reads it."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        return doubled.sum(-1)
+
+    (region,) = report_of(step, (4096, 4096)).cures.fusion.steps
+    assert sum(access.nbytes for access in region.writes) == 4096 * 4
+
+
+def test_long_rows_of_a_softmax_are_arithmetic_short_ones_are_bytes() -> None:
+    """A block keeps a row of 1,024; in a loop over a longer one each element may scale the sum: about 2 ps."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(x, -1)
+
+    short, long = (report_of(step, shape).cures.fused for shape in ((65536, 1024), (2048, 32768)))
+    assert long.costs[0].device_us is not None
+    assert long.costs[0].device_us == pytest.approx(65536 * 1024 * 2.1e-6, rel=0.05)
+    assert short.costs[0].device_us == pytest.approx(65536 * 1024 * 4 / 4.2e6, rel=0.05)
+
+
 # -- what does not fuse --------------------------------------------------------------------------------
 
 
