@@ -63,10 +63,12 @@ def test_flash_splits_the_keys_of_few_queries(maker, target):
 @pytest.mark.parametrize(
     ("query", "kernels"),
     [
-        # Product with the gradient, sum, transposing copy, kernel.
-        (T(2, 8, 128, 64), 4),
+        # Product with the gradient, sum, transposing copy, kernel; 64 keys are one block.
+        (T(2, 8, 64, 64), 4),
+        # Two blocks of keys: the workspace is zeroed (kEnableSplitKeys in kernel_backward.h; so it is on an H200).
+        (T(2, 8, 128, 64), 4 + 1),
         # One head: nothing to transpose.
-        (T(2, 1, 128, 64), 3),
+        (T(2, 1, 128, 64), 3 + 1),
         # 128 keys are two blocks of 64, shared out: the workspace is zeroed.
         (half(2, 8, 128, 64), 1 + 1),
         # 256 sequences of at most two blocks of keys are enough to do.
@@ -82,6 +84,20 @@ def test_memory_efficient_backward(maker, target, query, kernels):
         out=(*like, None),
     )  # fmt: skip
     assert work_of(node, target).kernels == kernels
+
+
+def test_the_query_gradient_is_gathered_in_tiles_that_have_locks(maker, target):
+    """On an H200 193 blocks of 2,048 bytes zeroed the workspace of 2 x 6 sequences of 128 queries: two tiles each."""
+    query, seed = T(2, 6, 128, 64), T(dtype="int64", device="cpu")
+    node = maker(
+        f"{EFFICIENT}_backward.default",
+        query, query, query, query, None, query, T(2, 6, 128), seed, seed, 0.0, [True, True, True, False],
+        out=(*[T(2, 6, 128, 64) for _ in range(3)], None),
+    )  # fmt: skip
+    product, gathered = work_of(node, target).scratch
+    assert product == 4 * 2 * 6 * 128 * 64
+    assert gathered == 12 * 2 * (4 * 64 * 64 + 16)
+    assert 192 * 2048 < gathered <= 193 * 2048
 
 
 class TestFlops:

@@ -173,6 +173,28 @@ def test_a_reduction_that_blocks_share_clears_semaphores_and_has_a_tail():
     assert kernel.steps == pytest.approx((1 << 24) / (528 * 512) / 4)
 
 
+def test_few_blocks_of_keys_wait_for_the_longest_walk():
+    """2 x 6 heads x 2 blocks of keys are fewer than the SMs: the first block meets all 128 queries although half of the
+    scores are masked, five products each."""
+    query, seed = T(2, 6, 128, 64), T(dtype="int64", device="cpu")
+    found = listed(
+        Maker()(
+            "aten._scaled_dot_product_efficient_attention_backward.default",
+            query, query, query, query, None, query, T(2, 6, 128), seed, seed, 0.0, [True, True, True, False], True,
+            out=(*[T(2, 6, 128, 64) for _ in range(3)], None),
+        )
+    )  # fmt: skip
+    assert [launch.kind for launch in found[:-1]] == ["vectorized", "reduce_rows", "fill", "small"]
+    assert (found[-1].m, found[-1].n, found[-1].k, found[-1].batch) == (128, 64, 5 * 128, 12)
+
+
+def test_shares_of_k_over_all_sms_wait_for_one_another():
+    """31.3 us measured on an H200 for 0.8 MFLOP: one of three tiles of 32 x 128 a turn, 132 turns each."""
+    node = Maker()("aten.mm.default", T(8, 128), T(128, 384, stride=(1, 128)), out=T(8, 384))
+    found = listed(node)
+    assert [(launch.kind, launch.steps) for launch in found] == [("memset", 0), ("shares_in_turn", 132)]
+
+
 def test_a_split_product_with_a_bias_is_scaled_added_to_and_finished():
     node = Maker()("aten.addmm.default", T(768), T(64, 768), T(768, 768, stride=(1, 768)), out=T(64, 768))
     found = listed(node)

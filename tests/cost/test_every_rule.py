@@ -353,6 +353,9 @@ EVERY = [
     # ---- recurrent cells: 10 FLOPs an element written
     (("_thnn_fused_gru_cell",), (T(4, 72), T(4, 72), X), (T(4, 24), T(4, 120)), 1, 0, 0, 10 * (E + 4 * 120)),
     (("_thnn_fused_gru_cell_backward",), (X, T(4, 120), False), (T(4, 72), T(4, 72), T(4, 24)), 1, 0, 0, 10 * (2 * 4 * 72 + E)),
+    # With biases, each of their gradients is a sum over the batch (_thnn_fused_gru_cell_backward in RNN.cu).
+    (("_thnn_fused_gru_cell_backward",), (X, T(4, 120), True), (T(4, 72), T(4, 72), T(4, 24), T(72), T(72)),
+     1 + 2, 0, 0, 10 * (2 * 4 * 72 + E) + 2 * 4 * 72),
     # On the CPU a layer launches nothing: 10 rows meet 16 x (3 + 4) weights, 4 units take 21 FLOPs a row; backward twice.
     (("mkldnn_rnn_layer",), (*LAYER, *STATE, False, [], 2, 4, 1, True, False, False, True), (cpu(5, 2, 4), *STATE, cpu(1)),
      0, 0, 0, 2 * 10 * 16 * 7 + 10 * 4 * 21),

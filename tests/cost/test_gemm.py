@@ -17,6 +17,35 @@ def launches(work: Work) -> tuple[int | None, int, int]:
 
 
 @pytest.mark.parametrize(
+    ("gemm", "splits"),
+    [
+        # The products of a GRU cell of 8 x 128, forward and backward, and a squeeze of 1,000 channels to 160, as their
+        # grids show on an H200: three tiles of 32 x 128 take 132 shares of k each, one or two 2 x 132.
+        (Gemm(8, 384, 128, "float32", right_transposed=True), 132),
+        (Gemm(8, 128, 384, "float32"), 264),
+        (Gemm(8, 160, 1000, "float32"), 264),
+    ],
+)
+def test_a_few_rows_share_k_out_over_all_sms(target, gemm, splits):
+    made = plan(gemm, target)
+    assert (made.tile, made.splits, made.kernels, made.memsets) == ((32, 128), splits, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "gemm",
+    [
+        # More rows, more tiles, a transposed left operand, a bias: no H200's grid has as many shares.
+        Gemm(20, 384, 128, "float32", right_transposed=True),
+        Gemm(8, 2048, 1000, "float32"),
+        Gemm(8, 512, 256, "float32", left_transposed=True),
+        Gemm(8, 256, 1280, "float32", right_transposed=True, fused_bias=True),
+    ],
+)
+def test_others_do_not(target, gemm):
+    assert plan(gemm, target).splits < 132
+
+
+@pytest.mark.parametrize(
     ("m", "n", "k", "tiles", "memsets"),
     [
         # 132 SMs. 256 x 128 tiles: 4 x 32 = 128, one a CTA.
@@ -68,6 +97,14 @@ def test_persistent_kernels_draw_tiles_beyond_two_a_cta(target, m, n, k, tiles, 
         (Gemm(64, 512, 65, "float32", right_transposed=True, fused_bias=True), 2, 0),
         (Gemm(256, 256, 256, "float32", right_transposed=True, fused_bias=True), 1, 0),
         (Gemm(256, 256, 480, "float32", right_transposed=True, fused_bias=True), 3, 1),
+        # 2 x 48 = 96 tiles want a depth of more than 96 x 6 = 576 (an H200).
+        (Gemm(64, 1536, 512, "float32", right_transposed=True, fused_bias=True), 1, 0),
+        (Gemm(256, 384, 1536, "float32", right_transposed=True, fused_bias=True), 3, 1),
+        # 16 x 8 = 128 tiles of 32 x 32 over less than two slices of 8 (an H200).
+        (Gemm(512, 256, 13, "float32", right_transposed=True, fused_bias=True, aligned=False), 3, 1),
+        # A weight gradient of 8 x 8 = 64 tiles of 64 x 64 is left whole, one of 6 x 6 = 36 <= 132 / 3 is split (an H200).
+        (Gemm(512, 512, 256, "float32", left_transposed=True), 1, 0),
+        (Gemm(384, 384, 256, "float32", left_transposed=True), 2, 0),
         (Gemm(512, 512, 64, "float32", right_transposed=True, fused_bias=True), 1, 0),
         # 12 tiles of 64 x 64: scaled, added to atomically, bias last, one memset.
         (Gemm(64, 768, 3072, "float32", right_transposed=True, fused_bias=True), 3, 1),

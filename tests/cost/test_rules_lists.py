@@ -69,7 +69,7 @@ ROWS = [
     (("aten.im2col.default", image, [3, 3], [1, 1], [1, 1], [1, 1]), T(2, 27, 64), 2, 0, 0, 0),
     (("aten.col2im.default", T(2, 27, 64), [8, 8], [3, 3], [1, 1], [1, 1], [1, 1]), image, 1, 0, 0, 2 * 27 * 64),
     (("aten._thnn_fused_lstm_cell.default", T(2, 64), T(2, 64), T(2, 16)), (T(2, 16), T(2, 16), T(2, 64)), 1, 0, 0, 10 * (16 + 16 + 64) * 2),
-    (("aten._thnn_fused_lstm_cell_backward_impl.default", T(2, 16), T(2, 16), T(2, 16), T(2, 16), T(2, 64), True), (T(2, 64), T(2, 16), T(64)), 1, 0, 0, 10 * (128 + 32 + 64)),
+    (("aten._thnn_fused_lstm_cell_backward_impl.default", T(2, 16), T(2, 16), T(2, 16), T(2, 16), T(2, 64), True), (T(2, 64), T(2, 16), T(64)), 1 + 1, 0, 0, 10 * (128 + 32) + 128),
     (("aten._cudnn_rnn_flatten_weight.default", weights, 4, 8, 2, 16, 0, 1, False, False), T(2000), 1, 4, 0, 0),
 ]  # fmt: skip
 

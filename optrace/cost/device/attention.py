@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
@@ -19,6 +20,8 @@ def _backend(op: str) -> str:
 WIDE_HEAD = 128
 #: Head sizes up to this have cuDNN kernels of their own, which keep the matrix units less busy.
 _NARROW_HEAD = 64
+#: Keys of a block of the memory-efficient backward kernel.
+_KEY_BLOCK = 64
 
 
 def fused(shape: Shape, kind: str, dtype: str, nbytes: float, products: float) -> Product:
@@ -70,16 +73,16 @@ def _forward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
     "aten._scaled_dot_product_cudnn_attention_backward", "aten._scaled_dot_product_efficient_attention_backward",
     "aten._scaled_dot_product_flash_attention_backward",
 )  # fmt: skip
-def attends_backward(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
-    return _backward(node, work, heads_first(node))
+def attends_backward(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    return _backward(node, work, heads_first(node), target)
 
 
 @launches("aten._flash_attention_backward", "aten._efficient_attention_backward")
-def attends_backward_length_first(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
-    return _backward(node, work, length_first(node))
+def attends_backward_length_first(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    return _backward(node, work, length_first(node), target)
 
 
-def _backward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
+def _backward(node: OpNode, work: Work, shape: Shape, target: Target) -> Sequence[Launch]:
     kind = _by_width(shape, f"attention_{_backend(node.op)}_backward")
     itemsize = node.tensor("query").itemsize
     rows = shape.batch * shape.heads * shape.queries
@@ -91,8 +94,27 @@ def _backward(node: OpNode, work: Work, shape: Shape) -> Sequence[Launch]:
             Kernel("attention_dot", 2 * elements * itemsize),
             Kernel("attention_convert", elements * (4 + itemsize)),
         ]
+    if kind == "attention_efficient_backward" and node.tensor("query").dtype == "float32":
+        return _backward_in_float32(work, shape, target)
+    main = fused(shape, kind, node.tensor("query").dtype, float(work.tensor_bytes), 5.0)
+    return [*[MEMSET] * work.memsets, main, *others]
+
+
+def _backward_in_float32(work: Work, shape: Shape, target: Target) -> Sequence[Launch]:
+    """Output times gradient, its sums and their copy, the workspace zeroed, then blocks of keys that walk over the queries:
+    five products with a step of them, one after the other. The longest walk counts where each has an SM of its own."""
+    product, gathered = work.scratch
+    sequences = shape.batch * shape.heads
+    alone = sequences * math.ceil(shape.keys / _KEY_BLOCK) <= target.sm_count
+    walked = shape.queries if alone else shape.scores / max(1, sequences * shape.keys)
+    width = (shape.dim + shape.value_dim) / 2
+    rest = (work.kernels or 0) - 3
     return [
-        *[MEMSET] * work.memsets,
-        fused(shape, kind, node.tensor("query").dtype, float(work.tensor_bytes), 5.0),
-        *others,
-    ]
+        Kernel("vectorized", 3.0 * product),
+        Kernel("reduce_rows", float(product), 0.0, 1.0),
+        *[Kernel("fill", float(gathered)), SMALL][:rest],
+        Product(
+            "attention_efficient_backward_float32", "float32", shape.keys, width, 5.0 * walked, sequences,
+            float(work.tensor_bytes),
+        ),
+    ]  # fmt: skip

@@ -40,6 +40,8 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
     result = gemm.batch * gemm.m * gemm.n
     if made.family == "simt" and made.memsets and made.kernels == 1 and gemm.m <= FEW_ROWS:
         # Parts of k are added up in place, each waiting for its turn.
+        if made.splits >= target.sm_count:
+            return [MEMSET, Kernel("shares_in_turn", work_bytes, 0.0, made.splits)]
         parts = min(MOST_TURNS, gemm.k // TURN_DEPTH) if 2 * gemm.m <= FEW_ROWS else FEW_TURNS
         return [MEMSET, Kernel("serial_split", work_bytes, 0.0, parts + gemm.k / parts / STEPS_A_TURN)]
     if made.kernels == SCALED_FIRST and gemm.fused_bias:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from optrace.cost.device.attention import fused_forward
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
 from optrace.cost.device.products import product
+from optrace.cost.device.reductions import reducing
+from optrace.cost.device.streams import STRIDED_BLOCK
 from optrace.cost.profiles import Target
 from optrace.cost.rules.attention import Shape
 from optrace.cost.rules.cudnn_rnn import GATES
 from optrace.cost.rules.gemm import Gemm
-from optrace.cost.rules.recurrent import network_of
+from optrace.cost.rules.recurrent import bias_sums, network_of
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
 
@@ -52,6 +54,26 @@ def sequence(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
         *[MEMSET] * work.memsets,
         *[Kernel("memcpy")] * work.memcpys,
     ]
+
+
+@launches("aten._thnn_fused_lstm_cell", "aten._thnn_fused_gru_cell")
+def cell(node: OpNode, work: Work, _target: Target) -> Sequence[Launch]:
+    return [_gates(work.tensor_bytes, node.outputs[0])]
+
+
+def _gates(nbytes: float, states: TensorMeta) -> Kernel:
+    """A thread a hidden unit loads each of its gates."""
+    return Kernel("strided", float(nbytes), states.numel / STRIDED_BLOCK, nbytes / max(1, states.nbytes))
+
+
+@launches("aten._thnn_fused_lstm_cell_backward_impl", "aten._thnn_fused_gru_cell_backward")
+def cell_backward(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
+    """The gates' gradients, and their sums over the batch."""
+    gates = bias_sums(node)
+    sums = [launch for gradient in gates for launch in reducing(gradient, (0,), target)]
+    nbytes = work.tensor_bytes - sum(gradient.shape[-1] * gradient.itemsize for gradient in gates)
+    states = next(tensor for tensor in node.inputs if len(tensor.shape) == 2)
+    return [_gates(nbytes, states), *sums]
 
 
 def _linear(rows: int, n: int, k: int, data: TensorMeta, target: Target) -> list[Launch]:

@@ -232,22 +232,27 @@ def _gathering_backward(node: OpNode, shape: Shape, *, memsets: int = 0) -> Work
 def _cutlass_backward(node: OpNode, shape: Shape) -> Work:
     """_efficient_attention_backward in attention_backward.cu.
 
-    float32: output times its gradient, its sum over the head, that transposed by a copy, then the kernel. Half
-    precision does this in the kernel, which shares out blocks of keys and adds up the query gradient in a
-    workspace; with more than one share this is zeroed first.
+    The kernel shares out blocks of keys and adds up the query gradient in a workspace, a lock of 16 bytes a tile; with
+    more than one share this is zeroed first. float32 multiplies the output by its gradient before, sums that over the
+    head and copies the sums transposed, which half precision does in the kernel.
     """
-    if node.tensor("query").dtype not in _HALVES:
-        transposes = shape.heads > 1 and shape.queries > 1
-        product = shape.batch * shape.queries * shape.heads * shape.value_dim * 4
-        return _backward(node, shape, kernels=3 + transposes, scratch=(product,))
+    half = node.tensor("query").dtype in _HALVES
+    widest = max(shape.dim, shape.value_dim)
     sequences = shape.batch * shape.heads
-    block = 128 if 96 < max(shape.dim, shape.value_dim) <= 128 else 64
+    block = 128 if half and 96 < widest <= 128 else 64
     shares = math.ceil(shape.keys / block)
     if sequences >= 256 and shape.keys <= 2 * block:
         shares = 1
-    if max(shape.dim, shape.value_dim) > 128:
+    if half and widest > 128:
         shares = min(shares, max(1, 200 // sequences))
-    return _backward(node, shape, kernels=1 + (shares > 1))
+    query_block = 128 if 64 < widest <= 128 else 64
+    tiles = sequences * math.ceil(shape.queries / query_block) * math.ceil(shape.dim / block)
+    gathered = tiles * (4 * query_block * block + 16)
+    if half:
+        return _backward(node, shape, kernels=1 + (shares > 1), scratch=(gathered,))
+    transposes = shape.heads > 1 and shape.queries > 1
+    product = shape.batch * shape.queries * shape.heads * shape.value_dim * 4
+    return _backward(node, shape, kernels=3 + transposes + (shares > 1), scratch=(product, gathered))
 
 
 #: Registers that a thread of CUTLASS's float32 forward kernel spills, in bytes, and the queries of a CTA, by the largest

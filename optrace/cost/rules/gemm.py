@@ -52,7 +52,8 @@ _PIPELINE_FILL_K = 64
 #: Below this depth, or with more 64 x 64 tiles than a share of it, half-precision split-K does not pay.
 _HALF_SPLIT_MIN_K = 2560
 _HALF_SPLIT_K_PER_TILE = 96
-#: SIMT split-K: the depth from which it pays at all, and when half the SMs have a tile already.
+#: SIMT split-K: the depth from which it pays at all, and when half the SMs (a third, of a left operand that lies transposed)
+#: have a tile already.
 _SIMT_SPLIT_MIN_K = 256
 _SIMT_SPLIT_BUSY_K = 320
 #: TF32 split-K with fewest tiles: the depth from which it pays; else the depth a tile.
@@ -73,8 +74,8 @@ _SIMT_RATES = {
 _SIMT_FILL_K, _SPLIT_COST, _PART_COST, _SIMT_LEAST_PART_K, _ALONE = 16, 10_000, 0.4, 128, 0.1
 #: Bytes of partial sums beyond which they are added up in place.
 _LARGEST_PARTIAL_SUMS = 20_000_000
-#: Depth up to which cuBLASLt leaves a product whole although some SMs have no tile.
-_LT_SHALLOW_K = 400
+#: Depth up to which cuBLASLt leaves a product whole although some SMs have no tile: of few 32 x 32 tiles, and a tile.
+_LT_SHALLOW_K, _LT_SHALLOW_K_PER_TILE = 400, 6
 #: Rows that one launch of a SIMT kernel reaches: 65,535 blocks of 16.
 _MAX_SIMT_ROWS = 65_535 * 16
 #: Share of the L2 that keeps operands (the rest is lost to conflicts and to both halves keeping a copy).
@@ -85,6 +86,9 @@ _ALL_MISSED = 1 / 3
 _SWIZZLED_COLUMNS, _CTAS_A_SM = 8, 2
 #: SIMT kernels load k in slices of this depth.
 _SIMT_SLICE_K = 8
+#: A few rows whose k is shared out over all SMs: the most rows, the kernel's tile, the most tiles, and those up to which
+#: each SM takes two shares. Seen with 8 rows and one to three tiles.
+_SHARED_ROWS, _SHARED_TILE, _SHARED_TILES, _TWICE_SHARED_TILES = 16, (32, 128), 3, 2
 #: The depth from which SIMT kernels prefer few large split tiles.
 _DEEP_K = 2048
 
@@ -257,6 +261,9 @@ def _simt(gemm: Gemm, target: Target) -> GemmPlan:
         return _plan(gemm, target, "thin", (1, 8), kernels=2 if dots else 1)
     if _is_thin(gemm, target):
         return _plan(gemm, target, "thin", (8, 8))
+    shares = _shares_of_k(gemm, target)
+    if shares:
+        return _plan(gemm, target, "simt", _SHARED_TILE, splits=shares, memsets=1)
     parts = _simt_parts(gemm, target) if gemm.batch == 1 else None
     if parts is None:
         return _plan(gemm, target, "simt", _simt_tile(gemm, target))
@@ -304,6 +311,20 @@ def _is_thin(gemm: Gemm, target: Target) -> bool:
     )
 
 
+def _shares_of_k(gemm: Gemm, target: Target) -> int:
+    """Shares of k of a few rows that ``gemmSN`` would leave most SMs idle with; 0 where they are not shared out so.
+
+    cuBLAS then starts as many CTAs a tile as there are SMs, or twice as many, however short k is (8 x 384 x 128: 132 shares,
+    116 of them of nothing). Each waits for its turn to add its own to the result, behind a memset of the tiles' semaphores.
+    """
+    if gemm.batch > 1 or gemm.fused_bias or gemm.left_transposed or gemm.m > _SHARED_ROWS:
+        return 0
+    tiles = gemm.tiles(*_SHARED_TILE)
+    if tiles > _SHARED_TILES:
+        return 0
+    return target.sm_count * (2 if tiles <= _TWICE_SHARED_TILES else 1)
+
+
 def _simt_parts(gemm: Gemm, target: Target) -> tuple[tuple[int, int], int] | None:
     """The tile and the parts of k that a float32 product is shared out in; None where it is not."""
     by_rounds = not gemm.fused_bias and gemm.tiles(64, 64) > _SIMT_BUSY * target.sm_count
@@ -347,9 +368,12 @@ def _splits_simt(gemm: Gemm, target: Target) -> bool:
     large = min(gemm.tiles(256, 128), gemm.tiles(128, 256))
     if gemm.fused_bias:
         small = gemm.tiles(32, 32)
+        if gemm.k < 2 * _SIMT_SLICE_K and small <= target.sm_count:
+            return True
         if small < 0.95 * target.sm_count:
-            few = small < 0.3 * target.sm_count and gemm.k >= _SIMT_SLICE_K
-            return few or gemm.k == 2 or gemm.k > _LT_SHALLOW_K
+            return small < 0.3 * target.sm_count or gemm.k > max(
+                _LT_SHALLOW_K, _LT_SHALLOW_K_PER_TILE * small
+            )
         return gemm.k >= 2 * _DEEP_K and (small <= target.sm_count or (gemm.k >= 4 * _DEEP_K and large <= 24))
     tiles = gemm.tiles(64, 64)
     if gemm.k >= _DEEP_K and (gemm.left_transposed or large <= target.sm_count // 3):
@@ -357,7 +381,7 @@ def _splits_simt(gemm: Gemm, target: Target) -> bool:
     untransposed = not (gemm.left_transposed or gemm.right_transposed)
     if untransposed and gemm.k > _SIMT_SLICE_K and tiles <= target.sm_count // 8:
         return tiles <= 5 or not 80 <= gemm.k < _SIMT_SPLIT_MIN_K - 16
-    if tiles <= target.sm_count // 2:
+    if tiles <= target.sm_count // (3 if gemm.left_transposed else 2):
         return gemm.k >= _SIMT_SPLIT_MIN_K
     return gemm.k >= _SIMT_SPLIT_BUSY_K and tiles <= _SIMT_BUSY * target.sm_count
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from optrace.cost.profiles import Target
 from optrace.cost.rules.cudnn_rnn import GATES, LSTM, Launches, Network
+from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import elements_written, inputs_read, outputs_written, rule, streaming
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta, Value
@@ -20,9 +21,26 @@ def fused_cell(node: OpNode, _target: Target) -> Work:
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl", "aten._thnn_fused_gru_cell_backward")
-def fused_cell_backward(node: OpNode, _target: Target) -> Work:
-    """The gates' gradients in one kernel (RNN.cu)."""
-    return streaming(node, flops=10 * elements_written(node), kind="elementwise")
+def fused_cell_backward(node: OpNode, target: Target) -> Work:
+    """The gates' gradients in one kernel; those of the biases are sums of them over the batch (RNN.cu): one for both of an
+    LSTM's, one each of a GRU's."""
+    gates = bias_sums(node)
+    sums = [reduction(gradient, (0,), target) for gradient in gates]
+    biases = sum(gradient.shape[-1] for gradient in gates)
+    return streaming(
+        node,
+        kernels=1 + sum(made.kernels for made in sums),
+        memsets=sum(made.memsets for made in sums),
+        flops=10 * (elements_written(node) - biases) + sum(gradient.numel for gradient in gates),
+        kind="elementwise",
+    )
+
+
+def bias_sums(node: OpNode) -> tuple[TensorMeta, ...]:
+    """The gradients of gates that a cell's backward pass sums up over the batch."""
+    if not node.arg("has_bias"):
+        return ()
+    return node.outputs[: 1 if "lstm" in node.op else 2]
 
 
 #: FLOPs of a cell besides its products, a step and hidden unit, by ``cudnnRNNMode_t``: for each gate two biases, the
