@@ -177,18 +177,50 @@ def test_encoder_attention_in_steps_where_its_weights_are_wanted(maker, target):
     assert work_of(_encoder_attention(maker, need_weights=True), target).kernels == 2 + 6
 
 
+def _encoder_layer(maker, data, *, gelu=False, norm_first=False):
+    v, weights = T(512, dtype=data.dtype), [(1536, 512), (512, 512), (2048, 512), (512, 2048)]
+    qkv, projection, wide, narrow = (T(*shape, dtype=data.dtype) for shape in weights)
+    hidden = T(2048, dtype=data.dtype)
+    return maker(
+        "aten._transformer_encoder_layer_fwd.default",
+        data, 512, 4, qkv, T(1536, dtype=data.dtype), projection, v, gelu, norm_first, 1e-5, v, v, v, v,
+        wide, hidden, narrow, v,
+        out=T(*data.shape, dtype=data.dtype),
+    )  # fmt: skip
+
+
 def test_encoder_layer(maker, target):
     """Attention as above, two linear layers 512 -> 2048 -> 512, two additions, two layer norms."""
-    x, v = T(1, 580, 512), T(512)
-    node = maker(
-        "aten._transformer_encoder_layer_fwd.default",
-        x, 512, 4, T(1536, 512), T(1536), T(512, 512), v, False, False, 1e-5, v, v, v, v,
-        T(2048, 512), T(2048), T(512, 2048), v,
-        out=T(1, 580, 512),
-    )  # fmt: skip
-    work = work_of(node, target)
+    work = work_of(_encoder_layer(maker, T(1, 580, 512)), target)
     assert work.matmul_flops == 2 * 952_647_680 + 2 * 2 * 580 * 512 * 2048
     assert (work.kernels, work.memsets) == (3 + 2 + 2 + 2, 0)
+
+
+def test_an_encoder_layer_has_a_gelu_of_its_own_in_float32(maker, target):
+    """As on an H200: cuBLASLt has that epilogue in half precision, whose attention is cuDNN's, behind a memset."""
+    plain = work_of(_encoder_layer(maker, T(1, 580, 512)), target)
+    assert work_of(_encoder_layer(maker, T(1, 580, 512), gelu=True), target).kernels == plain.kernels + 1
+    work = work_of(_encoder_layer(maker, half(1, 580, 512), gelu=True), target)
+    assert (work.kernels, work.memsets) == (3 + 2 + 2 + 2, 1)
+
+
+def test_an_encoder_layer_copies_what_does_not_lie_contiguous_for_its_first_norm(maker, target):
+    data = T(1, 580, 512, stride=(580 * 512, 1, 580))
+    assert (
+        work_of(_encoder_layer(maker, data, norm_first=True), target).kernels
+        == work_of(_encoder_layer(maker, T(1, 580, 512), norm_first=True), target).kernels + 1
+    )
+
+
+def test_an_encoder_layer_holds_what_its_widest_moment_needs(maker, target):
+    """Besides the result: the hidden layer, four times the data's width, the residual, and its norm where that is first
+    (transformer.cpp): so a stack of twelve on an H200 added 43 MB of 44."""
+    each = 4 * 580 * 512
+    assert sum(work_of(_encoder_layer(maker, T(1, 580, 512)), target).scratch) == (4 + 1) * each
+    assert (
+        sum(work_of(_encoder_layer(maker, T(1, 580, 512), norm_first=True), target).scratch)
+        == (4 + 1 + 1) * each
+    )
 
 
 @pytest.mark.parametrize(

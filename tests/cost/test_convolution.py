@@ -85,6 +85,79 @@ def test_forward(target, made, kernels, memsets):
     assert (planned.kernels, planned.memsets) == (kernels, memsets)
 
 
+#: Kernels and memsets of weight gradients as they ran on an H200.
+WEIGHT_GRADIENTS = [
+    # An image of one pixel (squeeze and excite) is a plain product in either layout; a narrowing one of more than 64 outputs
+    # is added up behind a memset.
+    (conv_pass(8, 40, 160, (1, 1), plane=1), 1, 0),
+    (conv_pass(8, 160, 40, (1, 1), plane=1), 1, 0),
+    (conv_pass(8, 320, 80, (1, 1), plane=1), 1, 1),
+    # 7 x 7 pixels are no multiple of 16 bytes, but 8 x 49 x 112 x 448 / 132 = 0.15 M multiply-adds an SM are little.
+    (conv_pass(392, 112, 448, (1, 1), plane=49), 2, 0),
+    (conv_pass(784, 192, 1152, (1, 1), plane=49), 2, 0),
+    # Narrowing, 1.31 M are not: copied; 2 x 9 = 18 tiles are reduced.
+    (conv_pass(784, 1152, 192, (1, 1), plane=49), 5, 0),
+    # Few channels of many pixels are copied, those of fewer pixels summed up over images.
+    (conv_pass(100352, 16, 64, (1, 1), plane=12544), 3, 1),
+    (conv_pass(25088, 48, 24, (1, 1), plane=3136), 2, 0),
+    # Three outputs, or an image's three channels whose windows overlap, are padded to vectors.
+    (conv_pass(32768, 32, 3, (1, 1), plane=16384), 5, 2),
+    (conv_pass(32768, 3, 32, (3, 3), plane=16384), 5, 2),
+    (conv_pass(100352, 3, 16, (3, 3), plane=12544, strided=True), 1, 1),
+    # 3 x 3 over 1,024 to 16,384 pixels: Winograd's three transforms and a product; over more, and fewer, not.
+    (conv_pass(6272, 128, 128, (3, 3), plane=784), 4, 0),
+    (conv_pass(25088, 64, 64, (3, 3), plane=3136), 6, 0),
+    (conv_pass(392, 512, 512, (3, 3), plane=49), 4, 0),
+    # Half precision: 3 x 3 tiles of 128 x 128 are reduced from 20,000 pixels on.
+    (conv_pass(12544, 128, 128, (3, 3), plane=784, dtype="bfloat16"), 4, 0),
+    (conv_pass(50176, 64, 64, (3, 3), plane=3136, dtype="bfloat16"), 6, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "kernels", "memsets"), WEIGHT_GRADIENTS)
+def test_weight_gradients(target, made, kernels, memsets):
+    found = plan_weight_gradient(made, target)
+    assert (found.kernels, found.memsets) == (kernels, memsets)
+
+
+#: Launches of passes as they ran on an H200.
+PASSES = [
+    # Patches that do not overlap stay where they lie up to 512 outputs, a wide window in half precision does not.
+    (conv_pass(6272, 3, 384, (16, 16), dtype="bfloat16", strided=True, overlaps=False), 1),
+    (conv_pass(3136, 3, 768, (16, 16), dtype="bfloat16", strided=True, overlaps=False), 6),
+    (conv_pass(100352, 3, 64, (7, 7), dtype="bfloat16", strided=True), 6),
+    (conv_pass(100352, 3, 64, (3, 3), dtype="bfloat16", strided=True), 1),
+    # One image's stem: 12544 x 64 x 147 / 132 = 0.9 M multiply-adds an SM.
+    (conv_pass(12544, 3, 64, (7, 7), strided=True), 1),
+    # 96 channels to 32: one tile of 128 x 32, where there is not much to do.
+    (conv_pass(32768, 96, 32, (3, 3), plane=16384), 1),
+    (conv_pass(262144, 96, 32, (3, 3), plane=65536), 5),
+    # 192 channels to 64: written as NCHW.
+    (conv_pass(131072, 192, 64, (3, 3), plane=16384), 3),
+    # 64 channels to 128 over 16,384 pixels, 9.2 M multiply-adds an SM: copied both ways, 256 tiles of 64 x 128 drawn from a
+    # counter; over twice as many pixels written as NCHW.
+    (conv_pass(16384, 64, 128, (3, 3), plane=4096), 5),
+    (conv_pass(32768, 64, 128, (3, 3), plane=4096), 3),
+    # One image is split along the channels where its 64 x 64 tiles are few for them: 4 x 8 x 28 = 896 <= 1024; 13 x 2 x 28 > 512.
+    (conv_pass(196, 1024, 512, (1, 1), strided=False), 2),
+    (conv_pass(784, 512, 128, (1, 1)), 1),
+    # 3.11 M multiply-adds an SM are enough to merge 7 x 7 images in half precision, not in float32.
+    (conv_pass(392, 512, 2048, (1, 1), plane=49, dtype="bfloat16"), 3),
+    (conv_pass(392, 512, 2048, (1, 1), plane=49), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "launches"), PASSES)
+def test_passes(target, made, launches):
+    assert plan(made, target).launches == launches
+
+
+def test_a_deep_data_gradient_shares_few_tiles_out(target):
+    """An H200: copies of both, one set-up kernel, the product and a copy back for 7 x 8 = 56 <= 132 / 2 tiles of 64 x 64."""
+    made = conv_pass(392, 512, 512, (3, 3), plane=49, transposed=True)
+    assert plan_data_gradient(made, target).launches == 5
+
+
 def test_gradients(target):
     small = conv_pass(6272, 256, 256, (3, 3), transposed=True)
     strided = conv_pass(6272, 256, 256, (3, 3), transposed=True, strided=True)
@@ -134,6 +207,13 @@ class TestBackends:
         gradient, data, weight = T(64, 256, 14, 14), T(64, 1024, 14, 14), T(256, 1024, 1, 1)
         work = work_of(backward(maker, gradient, data, weight, mask=(0, 1, 0)), target)
         assert (work.launches, work.scratch) == (2, (64 * 256 * 1024 * 4,))
+
+    def test_both_gradients_take_the_same_workspace(self, maker, target):
+        """One call of cuDNN after the other: copies of gradient, weights and data for the first serve the second too."""
+        gradient, data, weight = T(64, 128, 28, 28), T(64, 128, 28, 28), T(128, 128, 3, 3)
+        work = work_of(backward(maker, gradient, data, weight, padding=1), target)
+        each, weights = 64 * 128 * 784 * 4, 128 * 128 * 9 * 4
+        assert sorted(work.scratch) == [weights, each, each]
 
     def test_channels_last_data_pull_the_weights_along(self, maker, target):
         last = (128 * 784, 1, 28 * 128, 128)

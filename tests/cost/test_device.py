@@ -188,6 +188,20 @@ def test_few_blocks_of_keys_wait_for_the_longest_walk():
     assert (found[-1].m, found[-1].n, found[-1].k, found[-1].batch) == (128, 64, 5 * 128, 12)
 
 
+def test_winograd_transforms_both_multiplies_at_36_points_and_transforms_back():
+    """8 x 28 x 28 pixels in tiles of 16; as 4.7, 3.5, 21.8 and 2.2 us on an H200."""
+    gradient, data, weight = T(8, 128, 28, 28), T(8, 128, 28, 28), T(128, 128, 3, 3)
+    found = listed(
+        Maker()(
+            "aten.convolution_backward.default",
+            gradient, data, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False],
+            out=(None, T(128, 128, 3, 3), None),
+        )
+    )  # fmt: skip
+    assert [launch.kind for launch in found] == ["strided", "strided", "simt_nt", "strided"]
+    assert (found[2].m, found[2].n, found[2].k, found[2].batch) == (128, 128, 8 * 784 / 16, 36)
+
+
 def test_shares_of_k_over_all_sms_wait_for_one_another():
     """31.3 us measured on an H200 for 0.8 MFLOP: one of three tiles of 32 x 128 a turn, 132 turns each."""
     node = Maker()("aten.mm.default", T(8, 128), T(128, 384, stride=(1, 128)), out=T(8, 384))

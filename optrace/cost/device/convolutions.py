@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
 from optrace.cost.device.reductions import reducing
-from optrace.cost.device.streams import copy, over, pieces
+from optrace.cost.device.streams import STRIDED_BLOCK, copy, over, pieces
 from optrace.cost.profiles import Target
 from optrace.cost.rules.convolution import forward_pass, gradient_pass, is_depthwise_native, relaid_tensors
 from optrace.cost.rules.implicit_gemm import (
+    WINOGRAD_POINTS,
+    WINOGRAD_TILE,
     ConvPass,
     PassPlan,
     plan,
@@ -29,8 +31,8 @@ from optrace.graph import OpNode, TensorMeta
 DIRECT_WINDOW, DILATED_SLOWER = 3, 8
 #: Taps x channels from which another tile is taken for them.
 DEEP_FULL = 4000
-#: Results from which a direct kernel takes tiles of as many.
-WIDE_OUTPUTS = 64
+#: Results from which a direct kernel takes tiles of as many, by 256 pixels, and such tiles from which it does.
+WIDE_OUTPUTS, WIDE_TILES = 64, 132
 #: Channels up to which cuDNN has kernels that gather an image's pixels one by one.
 FEW_CHANNELS = 8
 
@@ -47,6 +49,11 @@ def _layout(tensor: TensorMeta, *, back: bool = False) -> Kernel:
     elif back and plane * tensor.itemsize % 16:
         kind += "_odd"
     return Kernel(kind, 2.0 * tensor.nbytes, tiles, 1)
+
+
+def _transform(tensor: TensorMeta, growth: float) -> Kernel:
+    """Winograd's transform of a tensor into ``growth`` times its size, or back."""
+    return Kernel("strided", (1 + growth) * tensor.nbytes, tensor.numel / STRIDED_BLOCK, growth)
 
 
 def _family(convolution: ConvPass, made: PassPlan, target: Target) -> str:
@@ -86,7 +93,8 @@ def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str, result:
     depth = convolution.taps * _padded(convolution, family)
     if family == "conv" and convolution.inputs <= FEW_CHANNELS:
         family = "conv_image_3d" if len(convolution.window) == 3 else "conv_image"
-    if family == "conv_direct" and convolution.inputs >= FEW_CHANNELS and convolution.outputs >= WIDE_OUTPUTS:
+    wide = convolution.outputs >= WIDE_OUTPUTS and convolution.tiles(256, 64) >= WIDE_TILES
+    if family == "conv_direct" and convolution.inputs >= FEW_CHANNELS and wide:
         family = "conv_direct_wide"
     if convolution.is_half and family in ("conv", "conv_transposed"):
         family += "_half"
@@ -158,13 +166,10 @@ def _pass(
     if apart is not None:
         return [*[MEMSET] * made.memsets, *apart]
     spare = made.kernels - len(before) - len(after) - 1
-    return [
-        *before,
-        *[SMALL] * spare,
-        *[MEMSET] * made.memsets,
-        _main(convolution, family, nbytes, target.convolution_dtype(convolution.dtype), result),
-        *after,
-    ]
+    main = _main(convolution, family, nbytes, target.convolution_dtype(convolution.dtype), result)
+    if made.splits:
+        main = replace(main, split=True)
+    return [*before, *[SMALL] * spare, *[MEMSET] * made.memsets, main, *after]
 
 
 @launches("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
@@ -219,21 +224,33 @@ def convolves_backward(node: OpNode, _work: Work, target: Target) -> Sequence[La
                 _pass(backward, made, _family(backward, made, target), gradient, weight, data, target)
             )
         if wanted[1]:
-            made = plan_weight_gradient(forward, target)
-            nbytes = float(gradient.nbytes + data.nbytes + weight.nbytes)
-            copies = [_layout(t) for t, c in ((data, made.copies_data), (gradient, made.copies_weights)) if c]
-            after = [_layout(weight, back=True)] if made.copies_result else []
-            main = Product(
-                "conv_weights",
-                target.convolution_dtype(data.dtype),
-                forward.outputs,
-                forward.depth,
-                forward.pixels,
-                forward.groups,
-                nbytes,
-            )
-            spare = made.kernels - len(copies) - len(after) - 1
-            found.extend([*copies, *[SMALL] * spare, *[MEMSET] * made.memsets, main, *after])
+            found.extend(_weight_gradient(forward, data, gradient, weight, target))
     if wanted[2]:
         found.extend(reducing(gradient, (0, *range(2, len(gradient.shape))), target))
     return found
+
+
+def _weight_gradient(
+    forward: ConvPass, data: TensorMeta, gradient: TensorMeta, weight: TensorMeta, target: Target
+) -> list[Launch]:
+    made = plan_weight_gradient(forward, target)
+    nbytes = float(gradient.nbytes + data.nbytes + weight.nbytes)
+    if made.winograd:
+        # 6 x 6 transformed values for each 4 x 4 pixels, which many blocks make, and for each 3 x 3 weights.
+        transformed = [_transform(tensor, WINOGRAD_POINTS / WINOGRAD_TILE) for tensor in (data, gradient)]
+        tiles = forward.pixels / WINOGRAD_TILE
+        main = Product("simt_nt", data.dtype, forward.outputs, forward.inputs, tiles, WINOGRAD_POINTS, nbytes)
+        return [*transformed, main, _transform(weight, WINOGRAD_POINTS / forward.taps)]
+    copies = [_layout(t) for t, c in ((data, made.copies_data), (gradient, made.copies_weights)) if c]
+    after = [_layout(weight, back=True)] if made.copies_result else []
+    main = Product(
+        "conv_weights",
+        target.convolution_dtype(data.dtype),
+        forward.outputs,
+        forward.depth,
+        forward.pixels,
+        forward.groups,
+        nbytes,
+    )
+    spare = made.kernels - len(copies) - len(after) - 1
+    return [*copies, *[SMALL] * spare, *[MEMSET] * made.memsets, main, *after]

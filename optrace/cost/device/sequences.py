@@ -9,11 +9,13 @@ from optrace.cost.device.attention import fused_forward
 from optrace.cost.device.kernel import MEMSET, SMALL, Kernel, Launch, Product, launches
 from optrace.cost.device.products import product
 from optrace.cost.device.reductions import reducing
-from optrace.cost.device.streams import STRIDED_BLOCK
+from optrace.cost.device.streams import STRIDED_BLOCK, copy, over
 from optrace.cost.profiles import Target
 from optrace.cost.rules.attention import Shape
 from optrace.cost.rules.cudnn_rnn import GATES
+from optrace.cost.rules.encoder import applies_gelu, copies_data, linear_gemm, uses_cudnn
 from optrace.cost.rules.gemm import Gemm
+from optrace.cost.rules.layouts import contiguous
 from optrace.cost.rules.recurrent import bias_sums, network_of
 from optrace.cost.work import Work
 from optrace.graph import OpNode, TensorMeta
@@ -78,7 +80,7 @@ def cell_backward(node: OpNode, work: Work, target: Target) -> Sequence[Launch]:
 
 def _linear(rows: int, n: int, k: int, data: TensorMeta, target: Target) -> list[Launch]:
     size = data.itemsize
-    gemm = Gemm(rows, n, k, data.dtype, right_transposed=True, fused_bias=True)
+    gemm = linear_gemm(rows, n, k, data.dtype)
     return product(gemm, float(size * (rows * k + n * k + rows * n)), target, size)
 
 
@@ -87,9 +89,12 @@ def _attention(data: TensorMeta, width: int, heads: int, target: Target) -> list
     head = width // heads
     shape = Shape(batch, heads, heads, length, length, head, head)
     rows = batch * length
+    cudnn = uses_cudnn(data.dtype, target)
+    kind = "attention_cudnn" if cudnn else "attention_efficient"
     return [
         *_linear(rows, 3 * width, width, data, target),
-        fused_forward(shape, "attention_efficient", data.dtype, 4.0 * rows * width * data.itemsize),
+        *[MEMSET] * cudnn,
+        fused_forward(shape, kind, data.dtype, 4.0 * rows * width * data.itemsize),
         *_linear(rows, width, width, data, target),
     ]
 
@@ -110,14 +115,18 @@ def encoder_layer(node: OpNode, _work: Work, target: Target) -> Sequence[Launch]
     assert isinstance(width, int)
     assert isinstance(heads, int)
     rows, hidden = data.numel // width, node.tensor("ffn_weight_1").shape[0]
+    result = node.outputs[0]
     norm = Kernel("layer_norm_scaled", 2.0 * data.nbytes, rows, width / 512)
-    add = Kernel("vectorized", 3.0 * data.nbytes, data.numel / 512, 1)
-    return [
+    activation = Kernel("vectorized", 2.0 * rows * hidden * data.itemsize)
+    add = over(result.shape, result, result, result)
+    launched = [
         *_attention(data, width, heads, target),
-        add,
-        norm,
+        over(result.shape, result, result, data),
         *_linear(rows, hidden, width, data, target),
+        *[activation] * applies_gelu(node),
         *_linear(rows, width, hidden, data, target),
         add,
         norm,
+        norm,
     ]
+    return [copy(data, contiguous(data)), *launched] if copies_data(node) else launched

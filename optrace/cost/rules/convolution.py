@@ -8,7 +8,15 @@ from __future__ import annotations
 import math
 
 from optrace.cost.profiles import Target
-from optrace.cost.rules.implicit_gemm import ConvPass, plan, plan_data_gradient, plan_weight_gradient
+from optrace.cost.rules.implicit_gemm import (
+    WINOGRAD_POINTS,
+    WINOGRAD_TILE,
+    ConvPass,
+    PassPlan,
+    plan,
+    plan_data_gradient,
+    plan_weight_gradient,
+)
 from optrace.cost.rules.reduce_config import reduction
 from optrace.cost.rules.table import inputs_read, outputs_written, rule, whole
 from optrace.cost.rules.tensor_iterator import kernels_over
@@ -84,6 +92,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
                 (weight, made.copies_weights),
                 (next(results), made.copies_result),
             )
+            steps.release()
         if wants_weight:
             made = plan_weight_gradient(forward, target)
             kernels, memsets = kernels + made.kernels, memsets + made.memsets
@@ -91,7 +100,7 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
                 (data, made.copies_data),
                 (gradient, made.copies_weights),
                 (next(results), made.copies_result),
-                partial_sums=data.shape[0] * weight.numel * 4 if made.sums_images else 0,
+                partial_sums=_partial_sums(made, data, gradient, weight),
             )
     if wants_bias:
         summed = reduction(gradient, (0, *range(2, len(gradient.shape))), target)
@@ -113,6 +122,16 @@ def convolves_backward(node: OpNode, target: Target) -> Work:
     )
 
 
+def _partial_sums(made: PassPlan, data: TensorMeta, gradient: TensorMeta, weight: TensorMeta) -> int:
+    """Bytes of what a weight gradient is put together from: one of each image in float32, or Winograd's transforms."""
+    if made.sums_images:
+        return data.shape[0] * weight.numel * 4
+    if made.winograd:
+        points = WINOGRAD_POINTS / WINOGRAD_TILE
+        return round(points * (data.nbytes + gradient.nbytes) + weight.nbytes * WINOGRAD_POINTS / 9)
+    return 0
+
+
 class _Steps:
     """The kernels of a call, one after the other, and their temporaries."""
 
@@ -120,6 +139,7 @@ class _Steps:
         self.scratch: list[int] = []
         self.passes: list[Pass] = []
         self._relaid: dict[int, int] = {}
+        self._free: list[int] = []
 
     def source(self, tensor: TensorMeta) -> Operand:
         """Where a tensor is read: as it lies, or as PyTorch laid it out."""
@@ -158,7 +178,15 @@ class _Steps:
         self.passes.append(Pass((source,), (made,)))
         return made
 
+    def release(self) -> None:
+        """The call of cuDNN is over: its workspace may serve the next one's."""
+        self._free = [place for place in range(len(self.scratch)) if place not in self._relaid.values()]
+
     def _temporary(self, nbytes: int) -> int:
+        place = next((place for place in self._free if self.scratch[place] == nbytes), None)
+        if place is not None:
+            self._free.remove(place)
+            return place
         self.scratch.append(nbytes)
         return len(self.scratch) - 1
 
