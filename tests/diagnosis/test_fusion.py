@@ -188,6 +188,22 @@ def test_long_rows_of_a_softmax_are_arithmetic_short_ones_are_bytes() -> None:
     assert short.costs[0].device_us == pytest.approx(65536 * 1024 * 4 / 4.2e6, rel=0.05)
 
 
+def test_what_is_added_up_over_many_products_is_read_at_once() -> None:
+    """The gradient of a layer's weight that 40 time steps share, transposed as autograd gives it. As Inductor's scheduler
+    plans it, each step's is stored until one kernel reads all 40; eager adds them one by one, from the L2."""
+
+    def step(*tensors: torch.Tensor) -> torch.Tensor:
+        sums = (tensors[0].t() @ tensors[0]).t()
+        for tensor in tensors[1:]:
+            sums = sums + (tensor.t() @ tensor).t()
+        return sums
+
+    *products, last = report_of(step, *[(32, 256)] * 40).cures.fusion.steps
+    assert [product.region for product in products] == [False] * 40
+    assert len(last.reads) == 40
+    assert sum(access.nbytes for access in last.writes) == 256 * 256 * 4
+
+
 # -- what does not fuse --------------------------------------------------------------------------------
 
 
