@@ -209,6 +209,25 @@ def test_shares_of_k_over_all_sms_wait_for_one_another():
     assert [(launch.kind, launch.steps) for launch in found] == [("memset", 0), ("shares_in_turn", 132)]
 
 
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "parts"),
+    [
+        # Eight 64 x 64 tiles: seven parts of 2048, where an H200's grid has 8 x 7; six of 384.
+        (64, 2048, 512, 7),
+        (32, 384, 1000, 6),
+        # Four take a part for 64 steps: 1280 / 64.
+        (8, 1280, 256, 20),
+    ],
+)
+def test_a_product_with_a_bias_is_split_into_few_parts(rows, depth, columns, parts):
+    node = Maker()(
+        "aten.addmm.default", T(columns), T(rows, depth), T(depth, columns, stride=(1, depth)), out=T(rows, columns)
+    )  # fmt: skip
+    found = listed(node)
+    product = next(launch for launch in found if isinstance(launch, Product))
+    assert (product.split, product.most_parts) == (True, parts)
+
+
 def test_a_split_product_with_a_bias_is_scaled_added_to_and_finished():
     node = Maker()("aten.addmm.default", T(768), T(64, 768), T(768, 768, stride=(1, 768)), out=T(64, 768))
     found = listed(node)

@@ -31,8 +31,8 @@ class Kernel:
 class Product:
     """A launch of matrix units, or of fused multiply-adds: ``batch`` products of ``m`` x ``k`` and ``k`` x ``n``.
 
-    ``kind`` names its rates and tiles; ``nbytes`` pass through the L2. ``split``: parts of ``k`` are worked on side by
-    side.
+    ``kind`` names its rates and tiles; ``nbytes`` pass through the L2. ``split``: parts of ``k``, at most ``most_parts``,
+    are worked on side by side.
     """
 
     kind: str
@@ -43,6 +43,7 @@ class Product:
     batch: float = 1
     nbytes: float = 0.0
     split: bool = False
+    most_parts: int = 64
 
     @property
     def count(self) -> int:

@@ -36,6 +36,7 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
         gemm.batch,
         work_bytes,
         split=made.splits > 1,
+        most_parts=_most_parts(gemm) if made.family == "simt" else MOST_PARTS,
     )
     result = gemm.batch * gemm.m * gemm.n
     if made.family == "simt" and made.memsets and made.kernels == 1 and gemm.m <= FEW_ROWS:
@@ -57,6 +58,15 @@ def product(gemm: Gemm, work_bytes: float, target: Target, itemsize: int) -> lis
     return [*[MEMSET] * made.memsets, main, *[rest] * (made.kernels - 1)]
 
 
+def _most_parts(gemm: Gemm) -> int:
+    """cuBLASLt takes a part for 64 steps of k, and few of them where there are more than a few tiles."""
+    if not gemm.fused_bias:
+        return MOST_PARTS
+    return max(1, min(MOST_LT_PARTS if gemm.tiles(64, 64) >= LT_TILES else MOST_PARTS, gemm.k // TURN_DEPTH))
+
+
+#: The most parts of k; of cuBLASLt's products of so many 64 x 64 tiles and more.
+MOST_PARTS, MOST_LT_PARTS, LT_TILES = 64, 7, 8
 #: Parts of k that are added up in turn: of cutlass's kernels, and of the others; the steps of depth that take as
 #: long as a turn; and the rows up to which turns are all that counts.
 MOST_TURNS, TURN_DEPTH, FEW_TURNS, STEPS_A_TURN, FEW_ROWS = 32, 64, 5, 75, 32

@@ -62,6 +62,8 @@ def _computing_us(product: Product, rates: ProductRates, gpu: GpuProfile) -> flo
         finish = rates.tile_us + area * itemsize * rates.store_ps * 1e-6
         resident = 1 if rates.persistent else max(1, min(_MOST_RESIDENT, _RESIDENT_RESULTS // area))
         for parts in _SPLITS if product.split or rates.splits else (1,):
+            if parts > product.most_parts:
+                break
             if parts > 1 and (tiles * parts > 2 * gpu.sm_count or product.k < parts * _LEAST_SPLIT_DEPTH):
                 break
             rounds = math.ceil(tiles * parts / gpu.sm_count)
