@@ -102,7 +102,8 @@ def _main(convolution: ConvPass, family: str, nbytes: float, dtype: str, result:
         family, depth = _volume_gradient(convolution, depth)
         rows = result.numel // max(1, result.shape[1])
     if family.startswith("conv_direct"):
-        dtype = convolution.dtype
+        # On the plain units, half precision in float32 too (``implicit_convolve_sgemm``).
+        dtype = "float32" if convolution.is_half else convolution.dtype
     return Product(family, dtype, rows, convolution.outputs, depth, convolution.groups, nbytes)
 
 
