@@ -7,8 +7,12 @@ left out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
+from time import monotonic
 
 from optrace.tracing.clock import reference_loop_us
 
@@ -34,6 +38,37 @@ def timed(measure: Callable[[], tuple[float, ...]]) -> Timing:
 def loop_turn_us() -> float:
     """A short look at the host's speed: microseconds of a turn of the reference loop."""
     return reference_loop_us(rounds=2, turns=40)
+
+
+def calm(best_loop_us: float, seconds: float = 1.0) -> bool:
+    """Wait until the host is at its best, on another processor if need be, at most so long. Whether one had to: what
+    runs next finds cold caches."""
+
+    def is_calm() -> bool:
+        return loop_turn_us() <= best_loop_us * (1 + TOLERANCE)
+
+    if is_calm():
+        return False
+    end = monotonic() + seconds
+    for processor in cycle(_processors()):
+        _move_to(processor)
+        if is_calm() or monotonic() > end:
+            return True
+    raise AssertionError  # a cycle does not end
+
+
+def _processors() -> Sequence[int]:
+    """Those that this thread may run on; one that means nothing where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (0,)
+
+
+def _move_to(processor: int) -> None:
+    """Go on on this processor, free to be moved again; where the system lets one choose."""
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):
+            allowed = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {processor})
+            os.sched_setaffinity(0, allowed)
 
 
 def undisturbed(timings: Sequence[Timing], best_loop_us: float | None = None) -> list[Timing]:

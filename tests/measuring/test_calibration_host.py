@@ -222,6 +222,26 @@ def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch
     assert network_us([], HOST, "forward") == {"elementwise": 0.0, "gather": 0.0, "matmul": 0.0}
 
 
+def test_every_turn_times_every_case_in_another_order(monkeypatch):
+    """What disturbs a host as often as a turn comes would disturb the same cases each time."""
+    made = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(calibration, "calm", lambda _best, _seconds: False)
+    names = ["a", "b", "c", "d", "grad"]
+    took, best = calibration._time(
+        {name: lambda name=name: made.append((name, torch.is_grad_enabled())) for name in names},
+        dict.fromkeys(names, 1),
+    )
+    assert took.keys() == set(names)
+    assert min(took.values()) > 0 < best
+    assert {name for name, grad in made[len(names) :] if grad} == {"grad"}
+    timed = [name for name, _ in made[len(names) :]]
+    turns = [timed[first : first + len(names)] for first in range(0, len(timed), len(names))]
+    assert len(turns) == calibration._TURNS + 1
+    assert {frozenset(turn) for turn in turns} == {frozenset(names)}
+    assert len({tuple(turn) for turn in turns}) > calibration._TURNS // 2
+
+
 def test_networks_have_the_calls_of_networks_in_use():
     found = {}
     with open_session("fake", gpu="h200") as session:

@@ -1,6 +1,11 @@
 """Which timings count on a host whose speed changes."""
 
-from optrace.measuring.steady import TOLERANCE, Timing, timed, undisturbed
+import os
+
+import pytest
+
+from optrace.measuring import steady
+from optrace.measuring.steady import TOLERANCE, Timing, calm, timed, undisturbed
 
 
 def test_timings_at_the_best_speed_count():
@@ -17,3 +22,45 @@ def test_a_timing_carries_the_speed_of_the_host():
     timing = timed(lambda: (3.0,))
     assert timing.us == (3.0,)
     assert timing.loop_us > 0
+
+
+@pytest.fixture
+def moves(monkeypatch):
+    """Processors gone to, of three."""
+    found = []
+    monkeypatch.setattr(steady, "_processors", lambda: (3, 5, 8))
+    monkeypatch.setattr(steady, "_move_to", found.append)
+    return found
+
+
+def test_a_calm_host_stays_where_it_is(monkeypatch, moves):
+    monkeypatch.setattr(steady, "loop_turn_us", lambda: 1.0 + TOLERANCE / 2)
+    assert not calm(1.0)
+    assert moves == []
+
+
+def test_a_disturbed_processor_is_left_for_one_that_is_not(monkeypatch, moves):
+    turns = iter([2.0, 2.1, 1.9, 2.0, 1.8, 1.05])
+    monkeypatch.setattr(steady, "loop_turn_us", lambda: next(turns))
+    assert calm(1.0)
+    assert moves == [3, 5, 8, 3, 5]
+
+
+def test_a_host_that_stays_disturbed_is_waited_for_so_long_and_no_longer(monkeypatch, moves):
+    clock = iter(range(100))
+    monkeypatch.setattr(steady, "loop_turn_us", lambda: 2.0)
+    monkeypatch.setattr(steady, "monotonic", lambda: float(next(clock)))
+    assert calm(1.0, seconds=4.0)
+    assert len(moves) == 5
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="no processors to choose from on this system"
+)
+def test_moving_leaves_all_processors_allowed():
+    allowed = os.sched_getaffinity(0)
+    for processor in steady._processors():
+        steady._move_to(processor)
+    assert os.sched_getaffinity(0) == allowed
+    steady._move_to(10_000)  # there is none
+    assert os.sched_getaffinity(0) == allowed

@@ -1,13 +1,15 @@
 """A profile of this machine's host, measured: what each class of call takes, untraced, less the Python around it.
 
 The Python around a call is timed by the tracer's own clock, as it is in any trace, so that both add up to what the call
-takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds. A loop over one
+takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds, and each turn in
+another order: what disturbs a host may come back as often as a turn does. A loop over one
 call finds all that it needs in the processor's caches, so networks are timed besides.
 """
 
 from __future__ import annotations
 
 import platform
+import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,17 +30,19 @@ from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
 from optrace.measuring.calibration.host_calls import Call, Case, cases, networks, training_step
 from optrace.measuring.machine import processor
-from optrace.measuring.steady import Timing, timed, undisturbed
+from optrace.measuring.steady import Timing, calm, loop_turn_us, timed, undisturbed
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
 from optrace.tracing.gaps import Gaps
 
 #: Turns through all cases, and calls of each in a turn.
-_TURNS, _CALLS = 9, 100
+_TURNS, _CALLS = 18, 100
 #: Calls of a case that are recorded, for the Python around them.
 _RECORDED = 20
 #: Training steps before what passes between their calls is timed, and timed ones.
 _WARM_STEPS, _STEPS = 3, 24
+#: How long a case and a network's turn wait for a host that is disturbed, seconds: in all 40 s at most.
+_PATIENCE_S, _NETWORK_PATIENCE_S = 0.02, 0.1
 #: Calls of a class in networks that say what they take there.
 _FEW = 8
 #: Classes of calls that networks make in an optimizer or to wait, if at all.
@@ -122,7 +126,8 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     inferring = [network for network in watched if not network.trains]
     return msgspec.structs.replace(
         host,
-        synchronize_us=_rounded(statistics.median([one.synchronize_us for one in inferring] or [0.0])),
+        # Behind a long step it takes longer, but that is little of it.
+        synchronize_us=_rounded(min((one.synchronize_us for one in inferring), default=0.0)),
         network_us=network_us(inferring, host, "forward"),
         network_training_us=network_us([one for one in watched if one.trains], host, "forward"),
         network_backward_us=network_us(watched, host, "backward"),
@@ -215,7 +220,11 @@ def _untraced_and_watched(
 
     for _ in range(_WARM_STEPS):
         step()
-    turns = [(timed(issue), timed(watch)) for _ in range(_STEPS)]
+    turns = []
+    for _ in range(_STEPS):
+        if calm(best_loop_us, _NETWORK_PATIENCE_S):
+            step()  # into the caches again
+        turns.append((timed(issue), timed(watch)))
     issued, watched = (undisturbed([turn[which] for turn in turns]) for which in (0, 1))
     graph = _recorded(session, step)
     ops = tuple(node.op for node in graph)
@@ -256,13 +265,17 @@ def _time(calls: Mapping[str, Call], repeats: Mapping[str, int]) -> tuple[dict[s
     with torch.no_grad():
         for call in calls.values():
             call()
+        best = loop_turn_us()
+        order = list(calls.items())
         for turn in range(_TURNS + 1):
-            for name, call in calls.items():
+            random.Random(turn).shuffle(order)
+            for name, call in order:
+                calm(best, _PATIENCE_S)
                 with torch.set_grad_enabled(name == "grad"):
                     timing = timed(partial(_loop, call, repeats.get(name, _CALLS)))
+                best = min(best, timing.loop_us)
                 if turn:  # the first turn settles the allocator
                     found[name].append(timing)
-    best = min(timing.loop_us for timings in found.values() for timing in timings)
     return (
         {
             name: statistics.median(timing.us[0] for timing in undisturbed(timings, best))
