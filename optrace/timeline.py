@@ -164,7 +164,7 @@ def wall_us_with(priced: PricedGraph, instead: Mapping[int, Task | None]) -> flo
         rows.append(row[stays])
     queue = _Queue(host.sync_us, host.queue_depth, priced.tail_us)
     queue.run(_Tasks(*rows))
-    return max(queue.host_clock + host.synchronize_us, queue.device_clock)
+    return queue.clock + host.synchronize_us
 
 
 def launches(priced: PricedGraph) -> list[Launched]:
@@ -199,7 +199,7 @@ def simulate(
 
     ``sync_us``: what a wait costs the host beyond the waiting. ``queue_depth``: launches that may be
     pending on a stream before the host has to wait for the oldest. ``tail_us``: the host's time after the last task.
-    ``synchronize_us``: what the final synchronize costs a host that finds the device done.
+    ``synchronize_us``: what the final synchronize costs beyond the waiting.
     """
     return _simulate(_columns(tasks), sync_us, queue_depth, tail_us, synchronize_us)
 
@@ -221,7 +221,7 @@ def _simulate(
     queue = _Queue(sync_us, queue_depth, tail_us)
     spans = queue.run(tasks)
     issue, device_end = queue.host_clock, queue.device_clock
-    wall = max(issue + synchronize_us, device_end)
+    wall = max(issue, device_end) + synchronize_us
     if tasks.host_wait.any():
         free = _Queue(sync_us, queue_depth, tail_us, waits=False).run(tasks)
         _charge_waits(tasks, spans, free.gap_us)

@@ -78,8 +78,8 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
-    ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` what the synchronize after a step costs where
-    the device is done; ``queue_depth`` launches may be pending before the host has to wait.
+    ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` the synchronize after a step;
+    ``queue_depth`` launches may be pending before the host has to wait.
     A compiled function costs ``compiled_call_us`` (the wrapper's entry), or ``compiled_backward_us`` where it is a
     backward pass (autograd's wrapper) and ``compiled_optimizer_us`` where it is an optimizer's, ``compiled_input_us`` for
     each tensor that it is given (guards, checks of its layout), and ``compiled_kernel_us`` for each generated kernel:

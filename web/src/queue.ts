@@ -52,7 +52,7 @@ export interface Host {
   /** What a wait costs the host beyond the waiting, and its time after the last call, us. */
   syncUs: number;
   tailUs: number;
-  /** What the final synchronize costs a host that finds the device done, us. */
+  /** What the final synchronize costs beyond the waiting, us. */
   synchronizeUs: number;
   /** Launches that may be pending on a stream before the host waits for the oldest. */
   queueDepth: number;
@@ -65,7 +65,7 @@ export function simulate(tasks: Tasks, sequence: Numbers, { syncUs, queueDepth, 
   queue.run(tasks, sequence, spans);
   const issue = queue.hostClock;
   const deviceEnd = queue.deviceClock;
-  const wall = Math.max(issue + synchronizeUs, deviceEnd);
+  const wall = Math.max(issue, deviceEnd) + synchronizeUs;
   let period: number;
   if (sequence.some((call) => tasks.waits[call] === 1)) {
     const free = emptySpans(sequence.length);
