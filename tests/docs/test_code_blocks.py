@@ -30,12 +30,12 @@ DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs"
 #: By document and first line.
 NOT_RUN = {
     ("README.md", "pip install . && optrace samples/toy_block.py --out graph.svg    # the picture above, with no GPU and no dot installed"): "installs; CI runs both lines in a clean environment",
-    ("docs/accuracy.md", "$ optrace measure samples/toy_block.py"): "needs a GPU",
-    ("docs/accuracy.md", "$ optrace measure samples/mlp_train.py"): "needs a GPU",
-    ("docs/accuracy.md", "$ optrace measure samples/gpt_block.py --dtype bf16 --train"): "needs a GPU",
-    ("docs/accuracy.md", "$ optrace measure samples/resnet_block.py --counters dram.jsonl.gz"): "needs a GPU",
-    ("docs/accuracy.md", "$ optrace measure samples/kv_decode.py"): "needs a GPU",
-    ("docs/accuracy.md", "$ optrace measure samples/transformers_config.py --dtype bf16"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:residual_infer_b32 --host HOST"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:decoder_train_b2_s128_sgd --host HOST"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:experts_infer_bf16 --host HOST"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:cells_train --host HOST"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:unet_train_b2 --host HOST"): "needs a GPU",
+    ("docs/accuracy.md", "$ optrace measure tests/measuring/sitting_programs.py:perceptron_train_b8192_fused --host HOST"): "needs a GPU",
     ("docs/calibrate.md", "optrace calibrate             # measure, print what differs from the shipped profiles, write nothing"): "needs a GPU",
     ("docs/folding.md", "optrace samples/llama_70b.py --train --dtype bf16 --out graph.svg"): "takes minutes",
     ("docs/folding.md", "optrace samples/rnn_unrolled.py --out graph.svg"): "takes minutes",

@@ -70,6 +70,29 @@ def test_no_figure_got_worse(accuracy: Accuracy) -> None:
     assert all(pair.predicted < MOVES_LITTLE for pair in little)
 
 
+#: The same for 38 programs of ``sitting_programs.py`` and the host as it was calibrated before them.
+SITTING_LIMITS = {
+    "launches": (0.0, 0.011),
+    "peak_bytes": (0.0, 0.03),
+    "device_us": (0.036, 0.12),
+    "wall_us": (0.08, 0.24),
+}
+
+
+def test_a_sitting_with_its_calibrated_host_got_no_worse() -> None:
+    host = str(DATA / "h200_sitting_host.toml")
+    found = compare(read_runs(DATA / "h200_sitting.jsonl.gz"), pricing("h200", host))
+    spreads = {name: Distribution.of(found.figures[name]) for name in SITTING_LIMITS}
+    for name, (median, p90) in SITTING_LIMITS.items():
+        spread = spreads[name]
+        assert spread is not None
+        assert spread.count == 38
+        assert spread.median <= median, name
+        assert spread.p90 <= p90, name
+    assert found.op_calls_exact >= 0.996
+    assert found.bounds.share >= 0.915
+
+
 def test_the_limits_break_when_a_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules of products that launch one kernel more, read twice, count half the FLOPs and allocate 64 MiB."""
 
