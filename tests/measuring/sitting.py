@@ -8,7 +8,7 @@
 | measure | ``optrace measure`` of each program of ``sitting_programs.py`` | ``records/``, and all of them in ``record.jsonl.gz`` |
 | accuracy | ``optrace accuracy`` of that record with the host as it was calibrated | ``accuracy.txt``, ``accuracy.json`` |
 | pairs | findings' claims beside what the change bought (``before_after.py``) | ``pairs.jsonl`` |
-| verify | ``optrace FILE --verify`` of each program of ``verified/`` | ``cures.jsonl`` |
+| verify | ``optrace FILE --verify`` of each program of ``verified/``; what it predicts is in its log | ``cures.jsonl`` |
 
 Without a STAGE all of them. What is there is not made again: after an interruption the same command goes on. Each command's
 output is in ``logs/``; ``sitting.json`` says what became of each. It takes about 15 minutes. The exit code is 1 where a
@@ -92,7 +92,7 @@ def pairs(folder: Path) -> Iterator[Job]:
 def verify(folder: Path) -> Iterator[Job]:
     for file in sorted((HERE / "verified").glob("*.py")):
         done = folder / "verified" / f"{file.stem}.jsonl"
-        options = (*verified_options(file.stem), *host_options(folder), "--save-cures", str(done), "--quiet")
+        options = (*verified_options(file.stem), *host_options(folder), "--save-cures", str(done))
         yield Job(f"verify-{file.stem}", (*OPTRACE, str(file), *options, "--verify"), 300, done)
 
 
