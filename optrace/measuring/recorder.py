@@ -25,7 +25,7 @@ from optrace.measuring.record import Launch
 from optrace.measuring.steady import Timing, loop_turn_us, undisturbed
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
-from optrace.tracing.gaps import Gaps, keep_times
+from optrace.tracing.gaps import Gaps, inside_us, keep_times
 
 Step = Callable[[], object]
 
@@ -153,6 +153,8 @@ def measure(
             raise MeasureError(f"{name} dispatched no op, so there is nothing to measure")
         keep_times(graph, gaps, loop_us=loop_us, issue_us=issue.median)
         rows = _calls(graph)  # before a further step frees what this one left
+        for row, us in zip(rows, inside_us(graph, gaps, issue.median), strict=False):
+            row["in_us"] = us
     with stage("profiling the launches"):
         runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
     launches = tuple(map(tuple, quicker(*runs)))

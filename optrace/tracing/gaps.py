@@ -108,6 +108,24 @@ def watch_of(watching: Watching, device: str) -> Watch:
     )
 
 
+def inside_us(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> list[float]:
+    """What each call takes of a step of ``issue_us`` on the host, by the ``runs`` that made the same calls, median; empty
+    where none did."""
+    same = _same(graph, runs)
+    if not same:
+        return []
+    scale = issue_us / max(statistics.median(run.took_us for run in same), 1e-9)
+    return [
+        round(statistics.median(times) * scale, 2)
+        for times in zip(*(run.inside_us for run in same), strict=True)
+    ]
+
+
+def _same(graph: OpGraph, runs: Sequence[Gaps]) -> list[Gaps]:
+    ops = tuple(graph.facts(call).name for call in range(len(graph)))
+    return [run for run in runs if run.ops == ops]
+
+
 def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us: float) -> None:
     """Write into ``graph`` what passed between its calls in a step of ``issue_us`` on the host, by the ``runs`` that made
     the same calls; nothing where none did. ``loop_us``: a turn of the reference loop on this host.
@@ -116,8 +134,7 @@ def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us
     takes the median of the passes through its stretch of the program, which is named by the op and the source of its
     call and the source of the call before.
     """
-    ops = tuple(graph.facts(call).name for call in range(len(graph)))
-    same = [run for run in runs if run.ops == ops]
+    same = _same(graph, runs)
     if not same:
         return
     scale = issue_us / max(statistics.median(run.took_us for run in same), 1e-9)

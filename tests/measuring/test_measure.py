@@ -52,9 +52,9 @@ def test_each_call_has_its_kernels_and_times(monkeypatch: pytest.MonkeyPatch) ->
     assert stages[0] == "warm-up"
     row = found.row
     assert [len(call["kernels"]) for call in row["ops"]] == [1, 1, 0]
-    assert {"freed", "phase", "module", "stream", "pre_us", "event_us", "event_cold_us"} <= row["ops"][
-        0
-    ].keys()
+    assert {"freed", "phase", "module", "stream", "pre_us", "in_us", "event_us", "event_cold_us"} <= row[
+        "ops"
+    ][0].keys()
 
 
 def test_the_child_of_nsight_compute_runs_the_same_step() -> None:

@@ -63,6 +63,9 @@ def test_of_a_step_that_nobody_watches_as_much_passes_between_calls():
     keep_times(graph, [run], loop_us=1.0, issue_us=50.0)
     assert [graph.python_us(call) for call in range(2)] == [5.0, 3.0]
     assert graph.info.tail_us == 2.0
+    other = Gaps(("aten.relu.default",) * 2, (10.0, 6.0), 4.0, (20.0, 60.0))
+    assert gaps.inside_us(graph, [run, other], issue_us=50.0) == [12.5, 27.5]
+    assert gaps.inside_us(graph, [Gaps(("aten.relu.default",), (1.0,), 1.0, (1.0,))], issue_us=50.0) == []
 
 
 def test_a_run_on_a_quicker_host():
