@@ -111,19 +111,19 @@ def watch_of(watching: Watching, device: str) -> Watch:
 def inside_us(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> list[float]:
     """What each call takes of a step of ``issue_us`` on the host, by the ``runs`` that made the same calls, median; empty
     where none did."""
-    same = _same(graph, runs)
-    if not same:
-        return []
-    scale = issue_us / max(statistics.median(run.took_us for run in same), 1e-9)
+    same, scale = _same(graph, runs, issue_us)
     return [
         round(statistics.median(times) * scale, 2)
         for times in zip(*(run.inside_us for run in same), strict=True)
     ]
 
 
-def _same(graph: OpGraph, runs: Sequence[Gaps]) -> list[Gaps]:
+def _same(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> tuple[list[Gaps], float]:
+    """The runs that made the calls of ``graph``, and what takes their times to those of a step of ``issue_us``."""
     ops = tuple(graph.facts(call).name for call in range(len(graph)))
-    return [run for run in runs if run.ops == ops]
+    same = [run for run in runs if run.ops == ops]
+    took_us = statistics.median(run.took_us for run in same) if same else 0.0
+    return same, issue_us / max(took_us, 1e-9)
 
 
 def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us: float) -> None:
@@ -134,10 +134,9 @@ def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us
     takes the median of the passes through its stretch of the program, which is named by the op and the source of its
     call and the source of the call before.
     """
-    same = _same(graph, runs)
+    same, scale = _same(graph, runs, issue_us)
     if not same:
         return
-    scale = issue_us / max(statistics.median(run.took_us for run in same), 1e-9)
     stretches: dict[tuple[int, int, int], list[int]] = {}
     before = -1
     for call in range(len(graph)):

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
-from optrace.cost.profiles import pricing
 from optrace.report import Report
-from optrace.report import report as price
-from optrace.tracing import open_session
+from tests.diagnosis.traced import Step, traced
 
 CALL, INPUT, BACKWARD, OPTIMIZER = 30, 4, 400, 700
-
-
-Step = Callable[[], object]
-
-
-def traced(make: Callable[[], Step], *, steps: int = 1) -> Report:
-    """The made step recorded after one that is not, as a warm program."""
-    with open_session("fake", assume="worst") as session:
-        step = make()
-        step()
-        with session.recording():
-            for _ in range(steps):
-                step()
-        session.describe("step", steps)
-    return price(session.graph, pricing("h200"))
 
 
 def entries_us(report: Report) -> list[float]:

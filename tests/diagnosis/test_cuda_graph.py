@@ -9,22 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from optrace.cost.profiles import find_gpu, pricing
+from optrace.cost.profiles import find_gpu
 from optrace.diagnosis.cuda_graph import Part, parts_us, replay_us
 from optrace.report import Report
-from optrace.report import report as price
-from optrace.tracing import open_session
-
-
-def traced(step: Callable[[], object], *, steps: int = 1) -> Report:
-    """``step`` recorded after one that is not, as a warm program."""
-    with open_session("fake", assume="worst") as session:
-        step()
-        with session.recording():
-            for _ in range(steps):
-                step()
-        session.describe("step", steps)
-    return price(session.graph, pricing("h200"))
+from tests.diagnosis.traced import traced_step
 
 
 def kinds(report: Report) -> dict[str, list[str]]:
@@ -60,14 +48,14 @@ def test_nothing_stops_a_step_that_stays_on_the_device() -> None:
         x = gpu(8, 8)
         return (x @ x + torch.rand(8, 8, device="cuda")).relu()
 
-    assert kinds(traced(step)) == {}
+    assert kinds(traced_step(step)) == {}
 
 
 def test_item_is_a_sync_with_its_line() -> None:
     def step() -> float:
         return gpu(8, 8).sum().item()
 
-    report = traced(step)
+    report = traced_step(step)
     assert kinds(report) == {"sync": ["_local_scalar_dense"]}
     (blocker,) = report.cures.blockers
     (line,) = blocker.lines(report.graph)
@@ -75,26 +63,26 @@ def test_item_is_a_sync_with_its_line() -> None:
 
 
 def test_a_copy_to_the_host_is_a_sync() -> None:
-    assert kinds(traced(lambda: gpu(8, 8).cpu())) == {"sync": ["_to_copy"]}
+    assert kinds(traced_step(lambda: gpu(8, 8).cpu())) == {"sync": ["_to_copy"]}
 
 
 def test_a_copy_from_the_host_is_named() -> None:
-    assert kinds(traced(lambda: torch.ones(8).cuda())) == {"host_copy": ["_to_copy"]}
+    assert kinds(traced_step(lambda: torch.ones(8).cuda())) == {"host_copy": ["_to_copy"]}
 
 
 def test_numbers_from_the_host_are_alike_in_every_replay() -> None:
     """``where`` with plain numbers, as sdpa does with a boolean mask, makes CPU tensors of them."""
-    assert kinds(traced(lambda: torch.where(gpu(8) > 0, 0.0, float("-inf")))) == {}
+    assert kinds(traced_step(lambda: torch.where(gpu(8) > 0, 0.0, float("-inf")))) == {}
 
 
 def test_what_was_computed_on_the_cpu_is_not() -> None:
     scale = torch.tensor(1.0)
-    assert kinds(traced(lambda: gpu(8) * (scale + 1))) == {"cpu_tensor": ["mul"]}
-    assert kinds(traced(lambda: gpu(8) * torch.rand((), device="cpu"))) == {"cpu_tensor": ["mul"]}
+    assert kinds(traced_step(lambda: gpu(8) * (scale + 1))) == {"cpu_tensor": ["mul"]}
+    assert kinds(traced_step(lambda: gpu(8) * torch.rand((), device="cpu"))) == {"cpu_tensor": ["mul"]}
 
 
 def test_a_size_that_depends_on_the_data() -> None:
-    assert "dynamic_shape" in kinds(traced(lambda: (gpu(8, 8) > 0).nonzero()))
+    assert "dynamic_shape" in kinds(traced_step(lambda: (gpu(8, 8) > 0).nonzero()))
 
 
 def training(**options: bool) -> Callable[[], None]:
@@ -113,11 +101,11 @@ def training(**options: bool) -> Callable[[], None]:
 
 
 def test_an_optimizer_that_counts_on_the_cpu() -> None:
-    assert set(kinds(traced(training()))) == {"optimizer"}
+    assert set(kinds(traced_step(training()))) == {"optimizer"}
 
 
 def test_a_capturable_optimizer() -> None:
-    assert kinds(traced(training(capturable=True))) == {}
+    assert kinds(traced_step(training(capturable=True))) == {}
 
 
 def test_steps_of_other_shapes() -> None:
@@ -126,8 +114,8 @@ def test_steps_of_other_shapes() -> None:
     def step() -> torch.Tensor:
         return gpu(next(sizes), 8).relu()
 
-    assert set(kinds(traced(step, steps=2))) == {"varying_shape"}
+    assert set(kinds(traced_step(step, steps=2))) == {"varying_shape"}
 
 
 def test_steps_of_equal_shapes() -> None:
-    assert kinds(traced(lambda: gpu(8, 8).relu(), steps=2)) == {}
+    assert kinds(traced_step(lambda: gpu(8, 8).relu(), steps=2)) == {}
