@@ -11,7 +11,7 @@ from optrace.cost.host_profile import HostClass, HostProfile
 from optrace.cost.work import KernelKind, Work
 from optrace.cost.works import Works
 from optrace.graph import Columns, OpGraph
-from optrace.graph.columns import Floats, Ints
+from optrace.graph.columns import Bools, Floats, Ints
 from optrace.graph.nouns import PHASES
 
 
@@ -191,8 +191,24 @@ def host_columns(
         [[host.longer_in_networks(kind, phase, trains=trains) for kind in kinds] for phase in PHASES],
         dtype=np.float64,
     )
-    in_network = longer[columns.phase, works.of]
-    return HostColumns(python, autograd, dispatch[works.of] + in_network, launch[works.of])
+    at_first = np.array([host.longer_at_first(phase, trains=trains) for phase in PHASES])
+    beyond_a_loop = (
+        longer[columns.phase, works.of] + at_first[columns.phase, firsts(graph, columns, _launching(works))]
+    )
+    return HostColumns(python, autograd, dispatch[works.of] + beyond_a_loop, launch[works.of])
+
+
+def firsts(graph: OpGraph, columns: Columns, launching: Bools) -> Ints:
+    """For each call 2 if it is the first that launches in its pass (forward, backward, optimizer) of a step, 1 if it is
+    the first of its op there, else 0."""
+    step = np.searchsorted(graph.step_starts(), np.arange(columns.calls), side="right")
+    passes = step * len(PHASES) + columns.phase
+    ops = int(columns.op.max(initial=0)) + 1
+    calls = np.flatnonzero(launching)
+    found = np.zeros(columns.calls, dtype=np.int64)
+    for rank, key in ((1, passes * ops + columns.op), (2, passes)):
+        found[calls[np.unique(key[calls], return_index=True)[1]]] = rank
+    return found
 
 
 def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: HostProfile) -> Floats:
@@ -205,7 +221,7 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
     if between is None:
         return np.full(columns.calls, host.python_us)
     places = _places_known(graph)
-    entered = modules_entered(graph, columns) if places else _launching(works)
+    entered = modules_entered(graph, columns) if places else _launching(works).astype(np.int64)
     optimizer = columns.phase == PHASES.index("optimizer")
     chooses = np.array(
         [
@@ -225,10 +241,9 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
     return found
 
 
-def _launching(works: Works) -> Ints:
-    """1 for each call that launches, or may."""
-    launching = [int(work.launches is None or work.launches > 0) for work in works.distinct]
-    return np.array(launching, dtype=np.int64)[works.of]
+def _launching(works: Works) -> Bools:
+    """Each call that launches, or may."""
+    return np.array([work.launches != 0 for work in works.distinct], dtype=np.bool_)[works.of]
 
 
 def _places_known(graph: OpGraph) -> bool:

@@ -75,7 +75,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       nothing is computed; ``list_item_us`` for each tensor of a list. All of it as in a loop over the call, as an
       optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, since between a
       network's other calls it finds less in the processor's caches; in a step that goes backward ``network_training_us``
-      and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory.
+      and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory. A pass of a step
+      (forward, backward, optimizer) finds the code of none of its ops in the caches: its first launching call costs
+      ``first_of_pass_us`` besides, the first of each other op ``first_of_op_us``; where a step goes backward, in its forward
+      and backward pass ``first_of_pass_training_us`` and ``first_of_op_training_us``.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` the synchronize after a step;
@@ -101,6 +104,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     network_training_us: dict[HostClass, float] = {}
     network_backward_us: dict[HostClass, float] = {}
     between: Between | None = None
+    first_of_pass_us: float = 0.0
+    first_of_op_us: float = 0.0
+    first_of_pass_training_us: float = 0.0
+    first_of_op_training_us: float = 0.0
     list_item_us: float = 0.0
     composed_us: float = 0.0
     synchronize_us: float = 0.0
@@ -138,6 +145,13 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             return 0.0
         training = self.network_backward_us if phase == "backward" else self.network_training_us
         return (training if trains and training else self.network_us).get(kind, 0.0)
+
+    def longer_at_first(self, phase: Phase, *, trains: bool) -> tuple[float, float, float]:
+        """What a call takes longer by ``optrace.cost.host.firsts``: 0 us where it is not the first of its op, the first of
+        its op, the first of its pass."""
+        if trains and phase != "optimizer":
+            return 0.0, self.first_of_op_training_us, self.first_of_pass_training_us
+        return 0.0, self.first_of_op_us, self.first_of_pass_us
 
     def dispatch_of(self, kind: HostClass) -> float:
         """Host time of a call of this class, without its launches and its Python."""

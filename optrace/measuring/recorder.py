@@ -22,7 +22,7 @@ from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
-from optrace.measuring.steady import Timing, loop_turn_us, undisturbed
+from optrace.measuring.steady import SteadyTimings, best_loop_us
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
 from optrace.tracing.gaps import Gaps, inside_us, keep_times
@@ -128,11 +128,12 @@ def measure(
         settled, warmup_steps = _warm_up(steps, seconds)
     remarks += _remarks_on_warm_up(settled, warmup_steps)
     with stage("timing the step"):
-        timings = _timed(steps, repeats, seconds)
-    steady = undisturbed(timings)
+        timings = SteadyTimings(best_loop_us(), session.device)
+        _timed(steps, repeats, seconds, timings)
+    steady = timings.undisturbed()
     loop_us = statistics.median(timing.loop_us for timing in steady)
     issue, wall = (Spread.of(column) for column in zip(*(timing.us for timing in steady), strict=True))
-    remarks += _remarks_on(wall, len(timings) - len(steady), len(timings))
+    remarks += _remarks_on(wall, timings.made - len(steady), timings.made)
     with stage("timing steps back to back"):
         back_to_back = _back_to_back(steps, repeats, seconds)
     with stage("asking the driver under load"):
@@ -146,7 +147,7 @@ def measure(
         memory = _Memory()
         steps.run(memory.around, 1)
     with stage("timing the program's Python"):
-        gaps = _time_gaps(session, steps, repeats, seconds)
+        gaps = _time_gaps(session, steps, repeats, seconds, timings.best_loop_us)
     with stage("recording the step"):
         graph = _recorded(session, steps)
         if not len(graph):
@@ -203,7 +204,7 @@ def measure(
             "b2b_us": back_to_back.median,
             "b2b_p10_us": back_to_back.p10,
             "b2b_p90_us": back_to_back.p90,
-            "n_disturbed": len(timings) - len(steady),
+            "n_disturbed": timings.made - len(steady),
             "settled": settled,
             "warmup_steps": warmup_steps,
             "tail_us": graph.info.tail_us,
@@ -323,43 +324,42 @@ def _by_events(session: Session, steps: Steps, flushed: bool, seconds: float) ->
     return tuple(min(times) for times in zip(*alike, strict=True))
 
 
-def _time_gaps(session: Session, steps: Steps, repeats: int, seconds: float) -> list[Gaps]:
+def _time_gaps(
+    session: Session, steps: Steps, repeats: int, seconds: float, best_loop_us: float
+) -> list[Gaps]:
     """The time between calls in steps run at the host's best speed."""
     runs: list[Gaps] = []
-    timings: list[Timing] = []
+    timings = SteadyTimings(best_loop_us, session.device)
 
     @contextmanager
     def around() -> Iterator[None]:
-        before = loop_turn_us()
-        torch.cuda.synchronize()
-        with session.timing_gaps(runs.append):
-            yield
-        torch.cuda.synchronize()
-        timings.append(Timing((len(runs) - 1,), max(before, loop_turn_us())))
+        with timings.one() as us:
+            torch.cuda.synchronize()
+            with session.timing_gaps(runs.append):
+                yield
+            torch.cuda.synchronize()
+            us.append(len(runs) - 1)
 
-    steps.run(around, repeats, seconds)
-    if len(timings) < _LEAST_GAPS:
-        steps.run(around, _LEAST_GAPS - len(timings))
-    return [runs[int(timing.us[0])] for timing in undisturbed(timings)]
+    done = steps.run(around, repeats, seconds)
+    if done < _LEAST_GAPS:
+        steps.run(around, _LEAST_GAPS - done)
+    return [runs[int(timing.us[0])] for timing in timings.undisturbed()]
 
 
-def _timed(steps: Steps, repeats: int, seconds: float) -> list[Timing]:
+def _timed(steps: Steps, repeats: int, seconds: float, timings: SteadyTimings) -> None:
     """Microseconds until the host is done, and until the device is; nothing pending before."""
-    found: list[Timing] = []
 
     @contextmanager
     def around() -> Iterator[None]:
-        before = loop_turn_us()
-        torch.cuda.synchronize()
-        start = perf_counter()
-        yield
-        issued = perf_counter()
-        torch.cuda.synchronize()
-        us = ((issued - start) * 1e6, (perf_counter() - start) * 1e6)
-        found.append(Timing(us, max(before, loop_turn_us())))
+        with timings.one() as us:
+            torch.cuda.synchronize()
+            start = perf_counter()
+            yield
+            issued = perf_counter()
+            torch.cuda.synchronize()
+            us += [(issued - start) * 1e6, (perf_counter() - start) * 1e6]
 
     steps.run(around, repeats, seconds)
-    return found
 
 
 def _back_to_back(steps: Steps, repeats: int, seconds: float) -> Spread:

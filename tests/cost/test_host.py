@@ -101,6 +101,37 @@ def test_a_call_in_a_network_takes_longer_than_in_a_loop_and_one_of_an_optimizer
     assert dispatch("forward", "backward", "optimizer", "forward") == [10.0, 12.0, 7.0, 0.5]
 
 
+def test_the_first_call_of_a_pass_and_of_an_op_takes_longer_in_each_step():
+    make = Maker()
+    for name in ("mm", "t", "mm", "relu", "mm", "mm", "relu"):
+        if name == "mm":
+            make("aten.mm.default", T(64, 64), T(64, 64), out=T(64, 64))
+        elif name == "t":
+            make(*VIEW[:1], *VIEW[1], out=VIEW[2])
+        else:
+            make("aten.relu.default", T(8), out=T(8))
+    graph = make.graph
+    columns = graph.columns()
+    works = Works.of_graph(graph, columns, TARGET)
+    host = msgspec.structs.replace(
+        HOST,
+        first_of_pass_us=30.0,
+        first_of_op_us=10.0,
+        first_of_pass_training_us=50.0,
+        first_of_op_training_us=20.0,
+    )
+
+    def longer(*phases):
+        of = replace(columns, phase=np.array([PHASES.index(phase) for phase in phases]))
+        first, plain = (host_columns(graph, of, works, profile).dispatch_us for profile in (host, HOST))
+        return list(first - plain)
+
+    assert longer(*["forward"] * 7) == [30, 0, 0, 10, 0, 0, 0]
+    assert longer(*["forward"] * 4, *["backward"] * 2, "optimizer") == [50, 0, 0, 20, 50, 0, 30]
+    graph.marks += [Mark("step", 0), Mark("step", 4)]
+    assert longer(*["forward"] * 7) == [30, 0, 0, 10, 30, 0, 10]
+
+
 def test_a_host_that_does_not_tell_training_apart_has_one_figure_for_all():
     host = msgspec.structs.replace(HOST, network_us={"matmul": 3.0})
     for phase in ("forward", "backward"):

@@ -2,14 +2,17 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from optrace.measuring import steady
 from optrace.tracing import StandinDevice, TraceError, open_session
 from optrace.tracing.session import stood_in_before
 
@@ -251,3 +254,15 @@ def test_fake_mode_records_what_the_gpu_runs(build, on_the_gpu):
 def test_cuda_mode_refuses_to_follow_fake_mode():
     with pytest.raises(TraceError, match="in a process of its own"), open_session("cuda"):
         pass
+
+
+def test_the_thread_of_backward_passes_is_another_and_stays_free_to_be_moved():
+    def look():
+        allowed = os.sched_getaffinity(0)
+        steady._move_to(min(allowed))
+        return threading.get_ident(), os.sched_getaffinity(0) == allowed
+
+    thread, free = steady._in_backward("cuda", look)
+    assert thread != threading.get_ident()
+    assert free
+    assert 0 < steady.loop_turn_us("cuda") < 1000

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import torch
 
-from optrace.measuring import events, launches, machine, recorder
+from optrace.measuring import events, launches, machine, recorder, steady
 from optrace.tracing import session
 from optrace.tracing.gaps import Watch
 
@@ -106,5 +106,7 @@ def install(monkeypatch, of_call=lambda number: True) -> None:
     monkeypatch.setattr(session, "watch_of", lambda *_: Watch())
     monkeypatch.setattr(session.Session, "place", lambda self, value: value)
     monkeypatch.setattr(machine, "gpu_state", lambda *_: None)
+    in_backward = steady._in_backward
+    monkeypatch.setattr(steady, "_in_backward", lambda _device, run: in_backward("cpu", run))
     monkeypatch.setattr(machine.torch.version, "cuda", "13.0")
     assert recorder.torch is torch

@@ -14,7 +14,15 @@ from optrace.cost.rules import work_of
 from optrace.graph import ModuleCall
 from optrace.measuring.calibration import host as calibration
 from optrace.measuring.calibration.files import profile_text
-from optrace.measuring.calibration.host import Watched, _dispatch, _Timed, _watched, network_us, passed
+from optrace.measuring.calibration.host import (
+    Watched,
+    _dispatch,
+    _Timed,
+    _watched,
+    first_us,
+    network_us,
+    passed,
+)
 from optrace.measuring.calibration.host_calls import cases, networks, training_step
 from optrace.measuring.steady import Timing
 from optrace.tracing import Session, open_session
@@ -131,10 +139,11 @@ HOST = msgspec.structs.replace(
 
 
 def watched(issued_us, took_us, *calls, phase="forward"):
-    """A network of calls: class, what loops say of each, what it took while watched."""
-    kinds, loop_us, inside_us = zip(*calls, strict=True)
+    """A network of calls: class, what loops say of each, what it took while watched; 1 and 2 where it is the first of its
+    op and of the pass."""
+    kinds, loop_us, inside_us, firsts = zip(*[(*call, 0)[:4] for call in calls], strict=True)
     return Watched(
-        issued_us, 0.0, took_us, kinds, (phase,) * len(calls), np.array(loop_us), np.array(inside_us)
+        issued_us, 0.0, took_us, kinds, (phase,) * len(calls), firsts, np.array(loop_us), np.array(inside_us)
     )
 
 
@@ -165,6 +174,32 @@ def test_networks_of_two_kinds_count_call_by_call_and_each_phase_by_itself():
     assert network_us(networks, HOST, "backward")["matmul"] == 20.0
 
 
+def test_first_calls_are_told_from_the_others_of_their_class():
+    """Untraced as watched: 4 us a product longer than in a loop, 10 and 30 longer still where it is the first."""
+    inferring = watched(
+        100.0,
+        100.0,
+        ("matmul", 9.0, 9 + 4 + 30.0, 2),
+        ("matmul", 9.0, 9 + 4 + 12.0, 1),
+        ("gather", 9.0, 9 + 4 + 8.0, 1),
+        *[("matmul", 9.0, 13.0)] * 8,
+    )
+    back = watched(
+        100.0, 100.0, ("matmul", 9.0, 9 + 6 + 50.0, 2), *[("matmul", 9.0, 15.0)] * 8, phase="backward"
+    )
+    longer = network_us([inferring], HOST, "forward")
+    assert (longer["matmul"], longer["gather"]) == (4.0, 4.0)
+    host = msgspec.structs.replace(
+        HOST, network_us=longer, network_backward_us=network_us([back], HOST, "backward")
+    )
+    assert first_us([inferring, back], host) == {
+        "first_of_op_us": 10.0,
+        "first_of_pass_us": 30.0,
+        "first_of_op_training_us": 0.0,
+        "first_of_pass_training_us": 50.0,
+    }
+
+
 def test_a_call_in_a_network_is_not_quicker_than_a_view():
     network = watched(20.0, 20.0, *[("matmul", 6.0, 0.1)] * 8)
     assert network_us([network], HOST, "forward")["matmul"] == 1.0 - 6.0  # a view's way is left of it
@@ -173,7 +208,7 @@ def test_a_call_in_a_network_is_not_quicker_than_a_view():
 def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long."""
 
-    def timed(measure):
+    def timed(measure, _device):
         return Timing((12.0, 8.0), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
 
     def time_gaps(_session, step):
@@ -203,7 +238,9 @@ def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_
     monkeypatch.setattr(
         calibration,
         "timed",
-        lambda measure: Timing((10.0, 1.0), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0),
+        lambda measure, _device: (
+            Timing((10.0, 1.0), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
+        ),
     )
     monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (8.0,), 0.0, (12.0,)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -213,7 +250,7 @@ def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_
 
 
 def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch):
-    monkeypatch.setattr(calibration, "timed", lambda measure: Timing(measure(), 1.0))
+    monkeypatch.setattr(calibration, "timed", lambda measure, _device: Timing(measure(), 1.0))
     monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (1.0,), 1.0, (9.0,)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     x = torch.ones(2, 2)

@@ -3,9 +3,19 @@
 import os
 
 import pytest
+import torch
 
 from optrace.measuring import steady
-from optrace.measuring.steady import TOLERANCE, Timing, calm, timed, undisturbed
+from optrace.measuring.steady import (
+    TOLERANCE,
+    SteadyTimings,
+    Timing,
+    best_loop_us,
+    calm,
+    loop_turn_us,
+    timed,
+    undisturbed,
+)
 
 
 def test_timings_at_the_best_speed_count():
@@ -34,21 +44,21 @@ def moves(monkeypatch):
 
 
 def test_a_calm_host_stays_where_it_is(monkeypatch, moves):
-    monkeypatch.setattr(steady, "loop_turn_us", lambda: 1.0 + TOLERANCE / 2)
+    monkeypatch.setattr(steady, "loop_turn_us", lambda *_: 1.0 + TOLERANCE / 2)
     assert not calm(1.0)
     assert moves == []
 
 
 def test_a_disturbed_processor_is_left_for_one_that_is_not(monkeypatch, moves):
     turns = iter([2.0, 2.1, 1.9, 2.0, 1.8, 1.05])
-    monkeypatch.setattr(steady, "loop_turn_us", lambda: next(turns))
+    monkeypatch.setattr(steady, "loop_turn_us", lambda *_: next(turns))
     assert calm(1.0)
     assert moves == [3, 5, 8, 3, 5]
 
 
 def test_a_host_that_stays_disturbed_is_waited_for_so_long_and_no_longer(monkeypatch, moves):
     clock = iter(range(100))
-    monkeypatch.setattr(steady, "loop_turn_us", lambda: 2.0)
+    monkeypatch.setattr(steady, "loop_turn_us", lambda *_: 2.0)
     monkeypatch.setattr(steady, "monotonic", lambda: float(next(clock)))
     assert calm(1.0, seconds=4.0)
     assert len(moves) == 5
@@ -64,3 +74,43 @@ def test_moving_leaves_all_processors_allowed():
     assert os.sched_getaffinity(0) == allowed
     steady._move_to(10_000)  # there is none
     assert os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_thread_of_backward_passes_is_looked_at_too(monkeypatch, mode):
+    turns = iter([1.0, 3.0, 4.0, 2.0, 1.0, 1.0])
+    monkeypatch.setattr(steady, "reference_loop_us", lambda **_: next(turns))
+    with mode():
+        assert timed(lambda: (5.0,), "cpu") == Timing((5.0,), 4.0)
+        assert loop_turn_us("cpu") == 1.0
+
+
+def test_each_of_the_two_threads_waits_for_a_calm_processor(monkeypatch, moves):
+    turns = iter([1.0, 2.0, 1.0])  # here calm; there disturbed, and calm on another processor
+    monkeypatch.setattr(steady, "reference_loop_us", lambda **_: next(turns))
+    assert calm(1.0, device="cpu")
+    assert moves == [3]
+
+
+def test_the_best_speed_is_that_of_the_quickest_processor(monkeypatch, moves):
+    turns = iter([1.5, 0.9, 2.0])
+    monkeypatch.setattr(steady, "reference_loop_us", lambda **_: next(turns))
+    assert best_loop_us() == 0.9
+    assert moves == [3, 5, 8]
+
+
+def test_a_timing_after_a_move_counts_only_where_there_is_no_other(monkeypatch):
+    moved = iter([True, False, True])
+    monkeypatch.setattr(steady, "calm", lambda *_: next(moved))
+    monkeypatch.setattr(steady, "loop_turn_us", lambda *_: 1.0)
+    timings = SteadyTimings(1.0, "cpu")
+
+    def make(us):
+        with timings.one() as found:
+            found.append(us)
+
+    make(9.0)
+    assert (timings.made, timings.undisturbed()) == (1, [Timing((9.0,), 1.0)])
+    make(5.0)
+    make(8.0)
+    assert (timings.made, timings.undisturbed()) == (3, [Timing((5.0,), 1.0)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,7 +21,14 @@ import msgspec
 import numpy as np
 import torch
 
-from optrace.cost.host import dispatched_as, dispatched_us, further_ops, host_class, modules_entered
+from optrace.cost.host import (
+    dispatched_as,
+    dispatched_us,
+    firsts,
+    further_ops,
+    host_class,
+    modules_entered,
+)
 from optrace.cost.host_profile import Between, HostClass, HostProfile, slowdown
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
@@ -124,7 +131,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
     found = [_watched(session, target, host, step) for step in networks(session.device).values()]
     watched = [network for network in found if network is not None]
     inferring = [network for network in watched if not network.trains]
-    return msgspec.structs.replace(
+    host = msgspec.structs.replace(
         host,
         # Behind a long step it takes longer, but that is little of it.
         synchronize_us=_rounded(min((one.synchronize_us for one in inferring), default=0.0)),
@@ -132,18 +139,21 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         network_training_us=network_us([one for one in watched if one.trains], host, "forward"),
         network_backward_us=network_us(watched, host, "backward"),
     )
+    return msgspec.structs.replace(host, **first_us(watched, host))
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
     """A network's step: what it took untraced (``issued_us``), a synchronize behind it, and what it took while watched
-    (``took_us``); of each call its class, its phase, what loops say of it and what it took while watched, microseconds."""
+    (``took_us``); of each call its class, its phase, what loops say of it and what it took while watched, microseconds, and
+    its rank among ``optrace.cost.host.firsts``."""
 
     issued_us: float
     synchronize_us: float
     took_us: float
     kinds: tuple[HostClass, ...]
     phases: tuple[Phase, ...]
+    firsts: tuple[int, ...]
     loop_us: Floats
     inside_us: Floats
 
@@ -151,20 +161,22 @@ class Watched:
     def trains(self) -> bool:
         return "backward" in self.phases
 
+    def calls(self) -> Iterator[tuple[HostClass, Phase, int, float]]:
+        """Of each call its class, its phase, its rank among ``firsts``, and the microseconds that it takes longer
+        than in a loop: of what the step takes untraced a call has the same share as of the watched step, as what passes
+        between calls has (``optrace.tracing.gaps.keep_times``)."""
+        took = self.inside_us * (self.issued_us / max(self.took_us, 1e-9))
+        longer_us = (took - self.loop_us).tolist()
+        return zip(self.kinds, self.phases, self.firsts, longer_us, strict=True)
+
 
 def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> dict[HostClass, float]:
-    """What a call of each class takes longer in this phase of networks than ``host``, timed in loops, says; of a class of
-    which they have too few, what calls that launch take longer on average.
-
-    Of what a step takes untraced a call has the same share as of the watched step, as what passes between calls has
-    (``optrace.tracing.gaps.keep_times``).
-    """
+    """What a call of each class takes longer in this phase of networks than ``host``, timed in loops, says, the first of
+    each op left out; of a class of which they have too few, what calls that launch take longer on average."""
     longer: dict[HostClass, list[float]] = {}
     for network in networks:
-        took = network.inside_us * (network.issued_us / max(network.took_us, 1e-9))
-        calls = zip(network.kinds, network.phases, (took - network.loop_us).tolist(), strict=True)
-        for kind, of, us in calls:
-            if of == phase:
+        for kind, of, first, us in network.calls():
+            if of == phase and not first:
                 longer.setdefault(kind, []).append(us)
     found = {kind: statistics.fmean(us) for kind, us in longer.items() if len(us) >= _FEW}
     launching = [us for kind, each in longer.items() if kind not in _NOT_IN_NETWORKS for us in each]
@@ -178,6 +190,27 @@ def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> 
     }
 
 
+def first_us(networks: Sequence[Watched], host: HostProfile) -> dict[str, float]:
+    """What the first call of a pass and of an op take longer than ``host`` says of a call of their class in a network."""
+
+    def longer(rank: int, *, trains: bool) -> float:
+        found = [
+            us - host.longer_in_networks(kind, phase, trains=trains)
+            for network in networks
+            if network.trains == trains
+            for kind, phase, first, us in network.calls()
+            if first == rank
+        ]
+        return _rounded(statistics.fmean(found)) if found else 0.0
+
+    return {
+        "first_of_op_us": longer(1, trains=False),
+        "first_of_pass_us": longer(2, trains=False),
+        "first_of_op_training_us": longer(1, trains=True),
+        "first_of_pass_training_us": longer(2, trains=True),
+    }
+
+
 def _watched(session: Session, target: Target, host: HostProfile, step: Call) -> Watched | None:
     """Time a step untraced and watched, and see what its calls are. None where it made other calls each time it was
     watched than when it was recorded."""
@@ -187,12 +220,14 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     if not runs:
         return None
     calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in graph]
+    launching = np.array([work.launches != 0 for _, _, work in calls], dtype=np.bool_)
     return Watched(
         issued_us=issued_us,
         synchronize_us=synchronize_us,
         took_us=statistics.median(run.took_us for run in runs),
         kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
         phases=tuple(node.phase for node in graph),
+        firsts=tuple(firsts(graph, graph.columns(), launching).tolist()),
         loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
         inside_us=np.median([run.inside_us for run in runs], axis=0),
     )
@@ -222,15 +257,17 @@ def _untraced_and_watched(
         step()
     turns = []
     for _ in range(_STEPS):
-        if calm(best_loop_us, _NETWORK_PATIENCE_S):
-            step()  # into the caches again
-        turns.append((timed(issue), timed(watch)))
-    issued, watched = (undisturbed([turn[which] for turn in turns]) for which in (0, 1))
+        calm(best_loop_us, _NETWORK_PATIENCE_S, session.device)
+        step()  # into the caches, where the step of a program finds the one before
+        issued = timed(issue, session.device)
+        session.time_gaps(step)
+        turns.append((issued, timed(watch, session.device)))
+    untraced, watched = (undisturbed([turn[which] for turn in turns], best_loop_us) for which in (0, 1))
     graph = _recorded(session, step)
     ops = tuple(node.op for node in graph)
-    untraced = np.array([timing.us for timing in issued])
-    slower = np.array([slowdown(timing.loop_us, best_loop_us) for timing in issued])
-    issued_us, synchronize_us = np.median(untraced / slower[:, None], axis=0).tolist()
+    took_us = np.array([timing.us for timing in untraced])
+    slower = np.array([slowdown(timing.loop_us, best_loop_us) for timing in untraced])
+    issued_us, synchronize_us = np.median(took_us / slower[:, None], axis=0).tolist()
     return (
         (issued_us, synchronize_us),
         graph,
