@@ -133,7 +133,7 @@ def measure(
     steady = timings.undisturbed()
     loop_us = statistics.median(timing.loop_us for timing in steady)
     issue, wall = (Spread.of(column) for column in zip(*(timing.us for timing in steady), strict=True))
-    remarks += _remarks_on(wall, timings.made - len(steady), timings.made)
+    remarks += _remarks_on(wall, len(timings.made) - len(steady), len(timings.made))
     with stage("timing steps back to back"):
         back_to_back = _back_to_back(steps, repeats, seconds)
     with stage("asking the driver under load"):
@@ -204,7 +204,7 @@ def measure(
             "b2b_us": back_to_back.median,
             "b2b_p10_us": back_to_back.p10,
             "b2b_p90_us": back_to_back.p90,
-            "n_disturbed": timings.made - len(steady),
+            "n_disturbed": len(timings.made) - len(steady),
             "settled": settled,
             "warmup_steps": warmup_steps,
             "tail_us": graph.info.tail_us,
@@ -333,16 +333,16 @@ def _time_gaps(
 
     @contextmanager
     def around() -> Iterator[None]:
-        with timings.one() as us:
+        with timings.step() as us:
             torch.cuda.synchronize()
             with session.timing_gaps(runs.append):
                 yield
             torch.cuda.synchronize()
             us.append(len(runs) - 1)
 
-    done = steps.run(around, repeats, seconds)
-    if done < _LEAST_GAPS:
-        steps.run(around, _LEAST_GAPS - done)
+    steps.run(around, 2 * repeats, seconds)
+    while len(timings.made) < _LEAST_GAPS:
+        steps.run(around, 1)
     return [runs[int(timing.us[0])] for timing in timings.undisturbed()]
 
 
@@ -351,7 +351,7 @@ def _timed(steps: Steps, repeats: int, seconds: float, timings: SteadyTimings) -
 
     @contextmanager
     def around() -> Iterator[None]:
-        with timings.one() as us:
+        with timings.step() as us:
             torch.cuda.synchronize()
             start = perf_counter()
             yield
@@ -359,7 +359,9 @@ def _timed(steps: Steps, repeats: int, seconds: float, timings: SteadyTimings) -
             torch.cuda.synchronize()
             us += [(issued - start) * 1e6, (perf_counter() - start) * 1e6]
 
-    steps.run(around, repeats, seconds)
+    steps.run(around, 2 * repeats, seconds)
+    while not timings.made:
+        steps.run(around, 1)
 
 
 def _back_to_back(steps: Steps, repeats: int, seconds: float) -> Spread:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 #: How much slower than its best the host may be.
 TOLERANCE = 0.12
 #: How long a timing waits for a host that is disturbed, seconds.
-_PATIENCE_S = 0.01
+_PATIENCE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,11 @@ class Timing:
     loop_us: float
 
 
-def timed(measure: Callable[[], tuple[float, ...]], device: str | None = None) -> Timing:
-    """``measure`` between two short looks at the host's speed, 0.1 ms each; with a ``device`` also on the thread of its
-    backward passes."""
-    before = loop_turn_us(device)
+def timed(measure: Callable[[], tuple[float, ...]]) -> Timing:
+    """``measure`` between two short looks at the host's speed, 0.1 ms each."""
+    before = loop_turn_us()
     us = measure()
-    return Timing(us, max(before, loop_turn_us(device)))
+    return Timing(us, max(before, loop_turn_us()))
 
 
 def loop_turn_us(device: str | None = None) -> float:
@@ -51,36 +50,35 @@ def loop_turn_us(device: str | None = None) -> float:
     return here if device is None else max(here, _in_backward(device, loop_turn_us))
 
 
+def timed_warm(measure: Callable[[], tuple[float, ...]], best_loop_us: float, device: str) -> Timing:
+    """``measure`` on a calm host, right behind an untimed turn of it: it finds in the caches what that left there, and not
+    the looks at the host's speed."""
+    calm(best_loop_us, _PATIENCE_S, device)
+    before = loop_turn_us(device)
+    measure()
+    us = measure()
+    return Timing(us, max(before, loop_turn_us(device)))
+
+
 def best_loop_us() -> float:
-    """A turn of the reference loop on the quickest processor now."""
+    """A turn of the reference loop on a processor that nothing disturbs: that of the quickest quarter now."""
     turns = []
     for processor in _processors():
         _move_to(processor)
         turns.append(loop_turn_us())
-    return min(turns)
+    return sorted(turns)[len(turns) // 4]
 
 
-def calm(best_loop_us: float, seconds: float = 1.0, device: str | None = None) -> bool:
+def calm(best_loop_us: float, seconds: float = 1.0, device: str | None = None) -> None:
     """Wait until the host is at its best, on another processor if need be, at most so long; with a ``device`` also the
-    thread of its backward passes. Whether one had to: what runs next finds cold caches."""
-    here = _calm_here(best_loop_us, seconds)
-    return (
-        here if device is None else _in_backward(device, partial(_calm_here, best_loop_us, seconds)) or here
-    )
-
-
-def _calm_here(best_loop_us: float, seconds: float) -> bool:
-    def is_calm() -> bool:
-        return loop_turn_us() <= best_loop_us * (1 + TOLERANCE)
-
-    if is_calm():
-        return False
+    thread of its backward passes."""
     end = monotonic() + seconds
     for processor in cycle(_processors()):
+        if loop_turn_us() <= best_loop_us * (1 + TOLERANCE) or monotonic() > end:
+            break
         _move_to(processor)
-        if is_calm() or monotonic() > end:
-            return True
-    raise AssertionError  # a cycle does not end
+    if device is not None:
+        _in_backward(device, partial(calm, best_loop_us, seconds))
 
 
 def _in_backward(device: str, run: Callable[[], T]) -> T:
@@ -117,29 +115,27 @@ def undisturbed(timings: Sequence[Timing], best_loop_us: float | None = None) ->
 
 
 class SteadyTimings:
-    """Timings of one thing, each begun while the host is at its best."""
+    """Timings of a program's steps, each begun while the host is at its best and right behind an untimed step."""
 
     def __init__(self, best_loop_us: float, device: str) -> None:
         self.best_loop_us = best_loop_us
+        self.made: list[Timing] = []
         self._device = device
-        self._calm: list[Timing] = []
-        self._moved: list[Timing] = []
+        self._before: float | None = None
 
     @contextmanager
-    def one(self) -> Iterator[list[float]]:
-        """Around what is timed, which puts microseconds into the list."""
-        moved = calm(self.best_loop_us, _PATIENCE_S, self._device)
-        before = loop_turn_us(self._device)
+    def step(self) -> Iterator[list[float]]:
+        """Around a step, whose microseconds are put into the list; every other one counts."""
         us: list[float] = []
+        if self._before is None:
+            calm(self.best_loop_us, _PATIENCE_S, self._device)
+            self._before = loop_turn_us(self._device)
+            yield us
+            return
         yield us
-        timing = Timing(tuple(us), max(before, loop_turn_us(self._device)))
-        (self._moved if moved else self._calm).append(timing)
-
-    @property
-    def made(self) -> int:
-        """How many there are."""
-        return len(self._calm) + len(self._moved)
+        self.made.append(Timing(tuple(us), max(self._before, loop_turn_us(self._device))))
+        self._before = None
 
     def undisturbed(self) -> list[Timing]:
-        """Those at the host's best speed, with warm caches if there are any such."""
-        return undisturbed(self._calm or self._moved, self.best_loop_us)
+        """Those at the host's best speed."""
+        return undisturbed(self.made, self.best_loop_us)

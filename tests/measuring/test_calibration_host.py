@@ -208,14 +208,14 @@ def test_a_call_in_a_network_is_not_quicker_than_a_view():
 def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long."""
 
-    def timed(measure, _device):
+    def timed_warm(measure, *_):
         return Timing((12.0, 8.0), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
 
     def time_gaps(_session, step):
         step()
         return Gaps(("aten.relu_.default", "aten.t.default"), (1.5, 0.5), 2.0, (9.0, 4.0))
 
-    monkeypatch.setattr(calibration, "timed", timed)
+    monkeypatch.setattr(calibration, "timed_warm", timed_warm)
     monkeypatch.setattr(Session, "time_gaps", time_gaps)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     x = torch.ones(2, 2)
@@ -237,8 +237,8 @@ def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_
     monkeypatch.setattr(calibration, "training_step", lambda _device: lambda: x.relu_())
     monkeypatch.setattr(
         calibration,
-        "timed",
-        lambda measure, _device: (
+        "timed_warm",
+        lambda measure, *_: (
             Timing((10.0, 1.0), 1.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
         ),
     )
@@ -250,7 +250,7 @@ def test_what_passes_between_calls_of_a_training_step_is_a_share_of_an_untraced_
 
 
 def test_a_network_that_makes_other_calls_while_watched_says_nothing(monkeypatch):
-    monkeypatch.setattr(calibration, "timed", lambda measure, _device: Timing(measure(), 1.0))
+    monkeypatch.setattr(calibration, "timed_warm", lambda measure, *_: Timing(measure(), 1.0))
     monkeypatch.setattr(Session, "time_gaps", lambda *_: Gaps(("aten.relu_.default",), (1.0,), 1.0, (9.0,)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     x = torch.ones(2, 2)

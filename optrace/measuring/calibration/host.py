@@ -37,7 +37,7 @@ from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
 from optrace.measuring.calibration.host_calls import Call, Case, cases, networks, training_step
 from optrace.measuring.machine import processor
-from optrace.measuring.steady import Timing, calm, loop_turn_us, timed, undisturbed
+from optrace.measuring.steady import Timing, best_loop_us, calm, timed, timed_warm, undisturbed
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
 from optrace.tracing.gaps import Gaps
@@ -48,8 +48,8 @@ _TURNS, _CALLS = 18, 100
 _RECORDED = 20
 #: Training steps before what passes between their calls is timed, and timed ones.
 _WARM_STEPS, _STEPS = 3, 24
-#: How long a case and a network's turn wait for a host that is disturbed, seconds: in all 40 s at most.
-_PATIENCE_S, _NETWORK_PATIENCE_S = 0.02, 0.1
+#: How long a case waits for a host that is disturbed, seconds: in all 20 s at most.
+_PATIENCE_S = 0.02
 #: Calls of a class in networks that say what they take there.
 _FEW = 8
 #: Classes of calls that networks make in an optimizer or to wait, if at all.
@@ -257,11 +257,8 @@ def _untraced_and_watched(
         step()
     turns = []
     for _ in range(_STEPS):
-        calm(best_loop_us, _NETWORK_PATIENCE_S, session.device)
-        step()  # into the caches, where the step of a program finds the one before
-        issued = timed(issue, session.device)
-        session.time_gaps(step)
-        turns.append((issued, timed(watch, session.device)))
+        issued = timed_warm(issue, best_loop_us, session.device)
+        turns.append((issued, timed_warm(watch, best_loop_us, session.device)))
     untraced, watched = (undisturbed([turn[which] for turn in turns], best_loop_us) for which in (0, 1))
     graph = _recorded(session, step)
     ops = tuple(node.op for node in graph)
@@ -302,7 +299,7 @@ def _time(calls: Mapping[str, Call], repeats: Mapping[str, int]) -> tuple[dict[s
     with torch.no_grad():
         for call in calls.values():
             call()
-        best = loop_turn_us()
+        best = best_loop_us()
         order = list(calls.items())
         for turn in range(_TURNS + 1):
             random.Random(turn).shuffle(order)
@@ -313,12 +310,10 @@ def _time(calls: Mapping[str, Call], repeats: Mapping[str, int]) -> tuple[dict[s
                 best = min(best, timing.loop_us)
                 if turn:  # the first turn settles the allocator
                     found[name].append(timing)
+    good = {name: undisturbed(timings, best) for name, timings in found.items()}
     return (
-        {
-            name: statistics.median(timing.us[0] for timing in undisturbed(timings, best))
-            for name, timings in found.items()
-        },
-        best,
+        {name: statistics.median(timing.us[0] for timing in timings) for name, timings in good.items()},
+        statistics.median(timing.loop_us for timings in good.values() for timing in timings),
     )
 
 
