@@ -153,6 +153,7 @@ _HOST = {
     "launch_us": "launch, us",
     "composed_us": "a further op inside of a call, us",
     "list_item_us": "a tensor of a list, us",
+    "list_output_us": "a new tensor of a list, us",
     "first_of_pass_us": "the first call of a pass, us",
     "first_of_op_us": "the first call of an op in it, us",
     "first_of_pass_training_us": "the first call of a pass, in training, us",

@@ -101,9 +101,9 @@ _CLASS_OF_KIND: Mapping[KernelKind, HostClass] = {
     "other": "elementwise",
 }
 
-#: Kinds whose launches all come from one op: a chunk of a list or a part of a product each. Not so convolutions: cuDNN
-#: prepares each layout copy and each kernel much like an op of its own.
-_ONE_OP = frozenset({"foreach", "matmul", "attention"})
+#: Kinds whose launches all come from one op: a chunk of a list, a part of a product, a layout copy and the kernel behind
+#: it. A pointwise call with several is made of as many ops.
+_ONE_OP = frozenset({"foreach", "matmul", "attention", "convolution", "reduction"})
 #: Calls that make products and pointwise ops in turns: a time step of a recurrent net, the layers of an encoder.
 _PRODUCTS_IN_TURNS = frozenset(
     {
@@ -174,7 +174,9 @@ def host_columns(
     dispatch, launch = (
         np.array(
             [
-                dispatched_us(graph.facts(call).packet, len(graph.operands(call)), work, host)
+                dispatched_us(
+                    graph.facts(call).packet, len(graph.operands(call)), len(graph.outputs(call)), work, host
+                )
                 for call, work in zip(works.first.tolist(), works.distinct, strict=True)
             ],
             dtype=np.float64,
@@ -283,8 +285,10 @@ def _entered(before: str, now: str) -> int:
     return len(parts) - shared
 
 
-def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> tuple[float, float]:
-    """Dispatch and launches of a call of ``packet`` with so many operands, as in a loop over it."""
+def dispatched_us(
+    packet: str, operands: int, outputs: int, work: Work, host: HostProfile
+) -> tuple[float, float]:
+    """Dispatch and launches of a call of ``packet`` with so many operands and outputs, as in a loop over it."""
     kind = dispatched_as(packet, work)
     further_us = host.composed_us
     if packet in _PRODUCTS_IN_TURNS:
@@ -292,6 +296,8 @@ def dispatched_us(packet: str, operands: int, work: Work, host: HostProfile) -> 
     dispatch = host.dispatch_of(kind) + further_ops(packet, work) * further_us
     if kind == "foreach":
         dispatch += host.list_item_us * operands
+        if not packet.endswith("_"):
+            dispatch += host.list_output_us * outputs
     return dispatch, (work.launches or 0) * host.launch_us
 
 

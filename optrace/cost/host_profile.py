@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,8 +30,17 @@ HostClass = Literal[
     "wait",
 ]
 
-#: Numbers by class, which go where one number for all replaces them.
-CLASSES_OWN = ("class_us", "network_us", "network_training_us", "network_backward_us")
+#: What tells calls apart, which goes where one number for all replaces it.
+ONE_FOR_ALL: Mapping[str, Any] = {
+    "class_us": {},
+    "network_us": {},
+    "network_training_us": {},
+    "network_backward_us": {},
+    "first_of_pass_us": 0.0,
+    "first_of_op_us": 0.0,
+    "first_of_pass_training_us": 0.0,
+    "first_of_op_training_us": 0.0,
+}
 
 #: How much of a change of the reference loop's speed reaches what the host really does, on a logarithmic scale. Steps of
 #: one program, timed on an H200's host while its loop took once and twice its best: 1.05 to 1.6 times as long, most of
@@ -72,10 +82,11 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       none or the trace does not say which modules ran.
     - Autograd: ``autograd_us`` of it; ``backward_us`` before each call of a backward pass whose time was not taken.
     - Dispatch: ``dispatch_us``, or that of the call's class in ``class_us``, without its launches; ``view_us`` where
-      nothing is computed; ``list_item_us`` for each tensor of a list. All of it as in a loop over the call, as an
-      optimizer's loops are; outside of an optimizer ``network_us`` of the call's class besides, since between a
-      network's other calls it finds less in the processor's caches; in a step that goes backward ``network_training_us``
-      and ``network_backward_us`` instead, if there are any: what it keeps for later takes new memory. A pass of a step
+      nothing is computed; ``list_item_us`` for each tensor of a list, ``list_output_us`` for each new one that it makes.
+      All of it as in a loop over the call, as an optimizer's loops are; outside of an optimizer ``network_us`` of the
+      call's class besides, since between a network's other calls it finds less in the processor's caches; in a step that
+      goes backward ``network_training_us`` and ``network_backward_us`` instead, if there are any: what it keeps for later
+      takes new memory. A pass of a step
       (forward, backward, optimizer) finds the code of none of its ops in the caches: its first launching call costs
       ``first_of_pass_us`` besides, the first of each other op ``first_of_op_us``; where a step goes backward, in its forward
       and backward pass ``first_of_pass_training_us`` and ``first_of_op_training_us``.
@@ -109,6 +120,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     first_of_pass_training_us: float = 0.0
     first_of_op_training_us: float = 0.0
     list_item_us: float = 0.0
+    list_output_us: float = 0.0
     composed_us: float = 0.0
     synchronize_us: float = 0.0
     backward_us: float | None = None
@@ -131,7 +143,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if name.endswith("_us") and isinstance(us := getattr(self, name), float)
         }
         by_class = {
-            name: {kind: us * slower for kind, us in getattr(self, name).items()} for name in CLASSES_OWN
+            name: {kind: us * slower for kind, us in by_class.items()}
+            for name in self.__struct_fields__
+            if isinstance(by_class := getattr(self, name), dict)
         }
         return msgspec.structs.replace(
             self,

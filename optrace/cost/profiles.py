@@ -15,12 +15,12 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from platformdirs import user_config_path
 
-from optrace.cost.host_profile import CLASSES_OWN, HostProfile
+from optrace.cost.host_profile import ONE_FOR_ALL, HostProfile
 from optrace.graph import DTYPE_BYTES, TraceInfo
 
 
@@ -241,7 +241,7 @@ def pricing(
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
             # One number for every call that launches.
-            whole: dict[str, Any] = {field: {} for field in CLASSES_OWN} if name == "dispatch_us" else {}
+            whole = ONE_FOR_ALL if name == "dispatch_us" else {}
             host_profile = msgspec.structs.replace(host_profile, **{name: value}, **whole)
             overrides.append(f"{name}={value:g}")
     if bandwidth_tb_s is not None:

@@ -22,7 +22,7 @@ from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
-from optrace.measuring.steady import SteadyTimings, best_loop_us
+from optrace.measuring.steady import SteadyTimings, best_loop_us, goes_backward
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
 from optrace.tracing.gaps import Gaps, inside_us, keep_times
@@ -128,7 +128,8 @@ def measure(
         settled, warmup_steps = _warm_up(steps, seconds)
     remarks += _remarks_on_warm_up(settled, warmup_steps)
     with stage("timing the step"):
-        timings = SteadyTimings(best_loop_us(), session.device)
+        backward = goes_backward(session.device, lambda: steps.run(nullcontext, 1))
+        timings = SteadyTimings(best_loop_us(), backward)
         _timed(steps, repeats, seconds, timings)
     steady = timings.undisturbed()
     loop_us = statistics.median(timing.loop_us for timing in steady)
@@ -147,7 +148,7 @@ def measure(
         memory = _Memory()
         steps.run(memory.around, 1)
     with stage("timing the program's Python"):
-        gaps = _time_gaps(session, steps, repeats, seconds, timings.best_loop_us)
+        gaps = _time_gaps(session, steps, repeats, seconds, timings.another())
     with stage("recording the step"):
         graph = _recorded(session, steps)
         if not len(graph):
@@ -325,11 +326,10 @@ def _by_events(session: Session, steps: Steps, flushed: bool, seconds: float) ->
 
 
 def _time_gaps(
-    session: Session, steps: Steps, repeats: int, seconds: float, best_loop_us: float
+    session: Session, steps: Steps, repeats: int, seconds: float, timings: SteadyTimings
 ) -> list[Gaps]:
     """The time between calls in steps run at the host's best speed."""
     runs: list[Gaps] = []
-    timings = SteadyTimings(best_loop_us, session.device)
 
     @contextmanager
     def around() -> Iterator[None]:

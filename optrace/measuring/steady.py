@@ -8,11 +8,13 @@ on which autograd runs backward passes. Those taken while the host was slower th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from threading import get_ident
 from time import monotonic
 from typing import TypeVar
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 TOLERANCE = 0.12
 #: How long a timing waits for a host that is disturbed, seconds.
 _PATIENCE_S = 0.02
+#: What a thread's clock may show of one that only waited.
+_IDLE_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def loop_turn_us(device: str | None = None) -> float:
     return here if device is None else max(here, _in_backward(device, loop_turn_us))
 
 
-def timed_warm(measure: Callable[[], tuple[float, ...]], best_loop_us: float, device: str) -> Timing:
+def timed_warm(measure: Callable[[], tuple[float, ...]], best_loop_us: float, device: str | None) -> Timing:
     """``measure`` on a calm host, right behind an untimed turn of it: it finds in the caches what that left there, and not
     the looks at the host's speed."""
     calm(best_loop_us, _PATIENCE_S, device)
@@ -58,6 +62,17 @@ def timed_warm(measure: Callable[[], tuple[float, ...]], best_loop_us: float, de
     measure()
     us = measure()
     return Timing(us, max(before, loop_turn_us(device)))
+
+
+def goes_backward(device: str, step: Callable[[], object]) -> str | None:
+    """``device`` if its thread of backward passes works while ``step`` runs, so that the speed of that thread counts too;
+    else None."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return device
+    clock = _in_backward(device, lambda: time.pthread_getcpuclockid(get_ident()))
+    before = time.clock_gettime_ns(clock)
+    step()
+    return device if time.clock_gettime_ns(clock) - before > _IDLE_NS else None
 
 
 def best_loop_us() -> float:
@@ -117,9 +132,9 @@ def undisturbed(timings: Sequence[Timing], best_loop_us: float | None = None) ->
 class SteadyTimings:
     """Timings of a program's steps, each begun while the host is at its best and right behind an untimed step."""
 
-    def __init__(self, best_loop_us: float, device: str) -> None:
-        self.best_loop_us = best_loop_us
+    def __init__(self, best_loop_us: float, device: str | None) -> None:
         self.made: list[Timing] = []
+        self._best_loop_us = best_loop_us
         self._device = device
         self._before: float | None = None
 
@@ -128,7 +143,7 @@ class SteadyTimings:
         """Around a step, whose microseconds are put into the list; every other one counts."""
         us: list[float] = []
         if self._before is None:
-            calm(self.best_loop_us, _PATIENCE_S, self._device)
+            calm(self._best_loop_us, _PATIENCE_S, self._device)
             self._before = loop_turn_us(self._device)
             yield us
             return
@@ -136,6 +151,10 @@ class SteadyTimings:
         self.made.append(Timing(tuple(us), max(self._before, loop_turn_us(self._device))))
         self._before = None
 
+    def another(self) -> SteadyTimings:
+        """For timings of another thing on the same threads."""
+        return SteadyTimings(self._best_loop_us, self._device)
+
     def undisturbed(self) -> list[Timing]:
         """Those at the host's best speed."""
-        return undisturbed(self.made, self.best_loop_us)
+        return undisturbed(self.made, self._best_loop_us)

@@ -94,7 +94,7 @@ def _tasks(run: MeasuredRun, priced: Report, host_scale: float) -> Iterator[Task
 def compare_bounds(run: MeasuredRun, priced: Report) -> BoundTimes | None:
     """How much of the measured wall clock belongs to calls whose bound is as measured: measured kernels behind a host
     whose times add up to the measured issue time; memory or compute by the side of the roofline on which a call's
-    counts put it."""
+    counts put it, bytes that stay in the L2 at its bandwidth."""
     if run.issue_us is None or not priced.timeline.issue_us:
         return None
     measured = replay_measured_kernels(run, priced, host_scale=run.issue_us / priced.timeline.issue_us)
@@ -115,7 +115,10 @@ def _measured_bound(idle: bool, cost: OpCost, gpu: GpuProfile, busy: bool) -> Bo
     peak = peak_flops(cost.work, gpu)
     flops = cost.work.matmul_flops or cost.work.flops or 0
     math_us = flops / peak * 1e6 if peak else 0.0
-    return "compute" if math_us > (cost.hbm_bytes or 0) / (gpu.bandwidth_tb_s * 1e6) else "memory"
+    hbm_bytes = cost.hbm_bytes or 0
+    in_l2 = max(cost.work.tensor_bytes - hbm_bytes, 0)
+    moving_us = hbm_bytes / (gpu.bandwidth_tb_s * 1e6) + in_l2 / (gpu.l2_bandwidth_tb_s * 1e6)
+    return "compute" if math_us > moving_us else "memory"
 
 
 def off_by(rows: Sequence[OpTimes]) -> float:

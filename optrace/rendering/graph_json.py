@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from optrace.cost.host_profile import CLASSES_OWN, HostProfile
+from optrace.cost.host_profile import ONE_FOR_ALL, HostProfile
 from optrace.cost.profiles import (
     GpuProfile,
     Pricing,
@@ -227,7 +227,7 @@ def _pricing_record(priced: Pricing) -> dict[str, Any]:
         for profile in profiles
     }
     if "dispatch_us" in fields["host"]:
-        fields["host"] += CLASSES_OWN  # went with it
+        fields["host"] += tuple(ONE_FOR_ALL)  # went with it
     return {
         "gpu": priced.gpu.key,
         "gpu_name": priced.gpu.name,

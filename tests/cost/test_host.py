@@ -29,6 +29,7 @@ HOST = HostProfile(
     source="made up",
     class_us={"matmul": 7.0, "foreach": 5.0, "allocation": 1.5},
     list_item_us=0.25,
+    list_output_us=1.5,
     composed_us=6.0,
     python_loop_us=2.0,
 )
@@ -61,8 +62,10 @@ CONVOLUTION = (T(8, 64, 56, 56), T(64, 64, 3, 3), None, [1, 1], [1, 1], [1, 1], 
         ("aten._foreach_add_.Scalar", ([T(8)] * 4, 1), None, "foreach", 5.0 + 4 * 0.25, 1),
         # Two ops in one call: a copy, then a fill.
         ("aten.masked_fill.Scalar", (T(8), T(8, dtype="bool"), 1.0), T(8), "elementwise", 4.0 + 6.0, 2),
-        # Two copies to channels last and the kernel: cuDNN prepares each.
-        ("aten.convolution.default", CONVOLUTION, T(8, 64, 56, 56), "convolution", 4.0 + 2 * 6.0, 3),
+        # Two copies to channels last and the kernel, all by one op.
+        ("aten.convolution.default", CONVOLUTION, T(8, 64, 56, 56), "convolution", 4.0, 3),
+        # Each new tensor of a list takes memory.
+        ("aten._foreach_sqrt.default", ([T(8)] * 4,), [T(8)] * 4, "foreach", 5.0 + 4 * (0.25 + 1.5), 1),
     ],
 )
 def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind, dispatch, launches):
@@ -75,8 +78,8 @@ def test_a_call_takes_its_class_its_launches_and_its_list(name, args, out, kind,
 @pytest.mark.parametrize("packet", ["aten._cudnn_rnn", "aten._transformer_encoder_layer_fwd"])
 def test_a_call_that_makes_products_and_pointwise_ops_in_turns_takes_as_much_for_them(packet):
     work = Work(kernels=600, kind="matmul")
-    assert dispatched_us(packet, 4, work, HOST) == (7.0 + 599 * (7.0 + 4.0) / 2, 600 * 2.0)
-    assert dispatched_us("aten.mm", 2, work, HOST) == (7.0, 600 * 2.0)
+    assert dispatched_us(packet, 4, 1, work, HOST) == (7.0 + 599 * (7.0 + 4.0) / 2, 600 * 2.0)
+    assert dispatched_us("aten.mm", 2, 1, work, HOST) == (7.0, 600 * 2.0)
 
 
 def test_a_call_in_a_network_takes_longer_than_in_a_loop_and_one_of_an_optimizer_does_not():

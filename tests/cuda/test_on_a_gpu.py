@@ -266,3 +266,10 @@ def test_the_thread_of_backward_passes_is_another_and_stays_free_to_be_moved():
     assert thread != threading.get_ident()
     assert free
     assert 0 < steady.loop_turn_us("cuda") < 1000
+
+
+def test_only_a_step_that_goes_backward_makes_that_thread_work():
+    layer, x = nn.Linear(64, 64, device="cuda"), torch.ones(8, 64, device="cuda")
+    layer(x).sum().backward()
+    assert steady.goes_backward("cuda", lambda: layer(x)) is None
+    assert steady.goes_backward("cuda", lambda: layer(x).sum().backward()) == "cuda"

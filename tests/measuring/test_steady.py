@@ -12,6 +12,7 @@ from optrace.measuring.steady import (
     Timing,
     best_loop_us,
     calm,
+    goes_backward,
     loop_turn_us,
     timed,
     timed_warm,
@@ -124,3 +125,9 @@ def test_every_other_step_of_a_program_is_timed_right_behind_one_that_is_not(mon
             found.append(us)
     assert timings.made == timings.undisturbed() == [Timing((5.0,), 1.0), Timing((6.0,), 1.0)]
     assert seen[:5] == ["calm", "look", "step", "step", "look"]
+
+
+def test_the_speed_of_the_thread_of_backward_passes_counts_where_it_works():
+    """On the CPU it is the caller's own."""
+    assert goes_backward("cpu", lambda: sum(range(300_000))) == "cpu"
+    assert goes_backward("cpu", lambda: None) is None

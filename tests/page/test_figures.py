@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from optrace.cost.host_profile import CLASSES_OWN
+from optrace.cost.host_profile import ONE_FOR_ALL
 from optrace.cost.profiles import Pricing, gpu_profiles
 from optrace.rendering import render
 from optrace.report import Report
@@ -52,7 +52,7 @@ def changed(
 ) -> Report:
     """The same graph priced with numbers of the profiles replaced; a dispatch time is that of all classes of calls."""
     pricing = report.pricing
-    host = {**host, **{name: {} for name in CLASSES_OWN}} if host and "dispatch_us" in host else host
+    host = {**host, **ONE_FOR_ALL} if host and "dispatch_us" in host else host
     return price(
         report.graph,
         Pricing(

@@ -37,7 +37,15 @@ from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
 from optrace.measuring.calibration.host_calls import Call, Case, cases, networks, training_step
 from optrace.measuring.machine import processor
-from optrace.measuring.steady import Timing, best_loop_us, calm, timed, timed_warm, undisturbed
+from optrace.measuring.steady import (
+    Timing,
+    best_loop_us,
+    calm,
+    goes_backward,
+    timed,
+    timed_warm,
+    undisturbed,
+)
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
 from optrace.tracing.gaps import Gaps
@@ -88,6 +96,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         "bare launch": partial(torch._C._cuda_sleep, 1),
         "no launch": single.dim,
         "list": lambda: torch._foreach_add_(many, 1.0),
+        "new list": lambda: torch._foreach_add(many, 1.0),
         "no grad": lambda: torch.mul(plain, 2.0),
         "grad": lambda: torch.mul(grown, 2.0),
         "composed": lambda: torch.masked_fill(plain, flags, 1.0),
@@ -121,6 +130,7 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
         sync_us=_rounded(took["kernel and wait"] - took["kernel"] - copied),
         queue_depth=_queue_depth(device),
         class_us={kind: us for kind, us in dispatch.items() if kind not in ("view", "elementwise")},
+        list_output_us=_rounded((took["new list"] - took["list"]) / _LIST),
         list_item_us=_rounded((took["list"] - took["one chunk"]) / (_LIST - 1)),
         composed_us=_rounded(composed),
         backward_us=_rounded(between_calls.backward_us),
@@ -219,13 +229,15 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     )
     if not runs:
         return None
-    calls = [(node.facts.packet, len(node.inputs), work_of(node, target)) for node in graph]
-    launching = np.array([work.launches != 0 for _, _, work in calls], dtype=np.bool_)
+    calls = [
+        (node.facts.packet, len(node.inputs), len(node.outputs), work_of(node, target)) for node in graph
+    ]
+    launching = np.array([work.launches != 0 for *_, work in calls], dtype=np.bool_)
     return Watched(
         issued_us=issued_us,
         synchronize_us=synchronize_us,
         took_us=statistics.median(run.took_us for run in runs),
-        kinds=tuple(dispatched_as(packet, work) for packet, _, work in calls),
+        kinds=tuple(dispatched_as(packet, work) for packet, *_, work in calls),
         phases=tuple(node.phase for node in graph),
         firsts=tuple(firsts(graph, graph.columns(), launching).tolist()),
         loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
@@ -255,10 +267,11 @@ def _untraced_and_watched(
 
     for _ in range(_WARM_STEPS):
         step()
+    backward = goes_backward(session.device, step)
     turns = []
     for _ in range(_STEPS):
-        issued = timed_warm(issue, best_loop_us, session.device)
-        turns.append((issued, timed_warm(watch, best_loop_us, session.device)))
+        issued = timed_warm(issue, best_loop_us, backward)
+        turns.append((issued, timed_warm(watch, best_loop_us, backward)))
     untraced, watched = (undisturbed([turn[which] for turn in turns], best_loop_us) for which in (0, 1))
     graph = _recorded(session, step)
     ops = tuple(node.op for node in graph)

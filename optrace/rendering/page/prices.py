@@ -15,7 +15,7 @@ import numpy as np
 
 from optrace.cost.device import peak_flops
 from optrace.cost.host import dispatched_us, host_class
-from optrace.cost.host_profile import CLASSES_OWN, HostProfile
+from optrace.cost.host_profile import ONE_FOR_ALL, HostProfile
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
@@ -235,10 +235,13 @@ def _host_parts(report: Report) -> tuple[Floats, Floats]:
     works = report.costs.works
     held, dispatches = [], []
     for call, work in zip(works.first.tolist(), works.distinct, strict=True):
-        packet, operands = report.graph.facts(call).packet, len(report.graph.operands(call))
-        without, _ = dispatched_us(packet, operands, work, none)
+        graph = report.graph
+        tensors = len(graph.operands(call)), len(graph.outputs(call))
+        without, with_one = (
+            dispatched_us(graph.facts(call).packet, *tensors, work, host)[0] for host in (none, one)
+        )
         held.append(without)
-        dispatches.append(dispatched_us(packet, operands, work, one)[0] - without)
+        dispatches.append(with_one - without)
     return report.costs.of_work(held), report.costs.of_work(dispatches)
 
 
@@ -251,5 +254,4 @@ def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]
 
 def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
     """The host with one dispatch time for all classes of calls."""
-    by_class: dict[str, Any] = {name: {} for name in CLASSES_OWN}
-    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, **by_class)
+    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, **ONE_FOR_ALL)
