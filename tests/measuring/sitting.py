@@ -71,7 +71,7 @@ def measure(folder: Path) -> Iterator[Job]:
     for name in PROGRAMS:
         record = folder / "records" / f"{name}.jsonl.gz"
         program = f"{HERE / 'sitting_programs.py'}:{name}"
-        options = ("--seconds", "0.4", "--limit", "20", *host_options(folder), "--save", str(record))
+        options = ("--seconds", "0.5", "--limit", "20", *host_options(folder), "--save", str(record))
         yield Job(f"measure-{name}", (*OPTRACE, "measure", program, *options), 120, record)
 
 
