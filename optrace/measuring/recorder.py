@@ -25,7 +25,7 @@ from optrace.measuring.record import Launch
 from optrace.measuring.steady import SteadyTimings, best_loop_us, goes_backward
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
-from optrace.tracing.gaps import Gaps, inside_us, keep_times
+from optrace.tracing.gaps import Gaps, keep_times, typical
 
 Step = Callable[[], object]
 
@@ -153,10 +153,12 @@ def measure(
         graph = _recorded(session, steps)
         if not len(graph):
             raise MeasureError(f"{name} dispatched no op, so there is nothing to measure")
-        keep_times(graph, gaps, loop_us=loop_us, issue_us=issue.median)
+        watched = typical(graph, gaps, issue.median)
+        if watched is not None:
+            keep_times(graph, watched, loop_us=loop_us)
         rows = _calls(graph)  # before a further step frees what this one left
-        for row, us in zip(rows, inside_us(graph, gaps, issue.median), strict=False):
-            row["in_us"] = us
+        for row, us in zip(rows, watched.inside_us if watched is not None else (), strict=False):
+            row["in_us"] = round(us, 2)
     with stage("profiling the launches"):
         runs = [_profiled(session, steps, len(graph)) for _ in range(2)]
     launches = tuple(map(tuple, quicker(*runs)))

@@ -108,44 +108,42 @@ def watch_of(watching: Watching, device: str) -> Watch:
     )
 
 
-def inside_us(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> list[float]:
-    """What each call takes of a step of ``issue_us`` on the host, by the ``runs`` that made the same calls, median; empty
-    where none did."""
-    same, scale = _same(graph, runs, issue_us)
-    return [
-        round(statistics.median(times) * scale, 2)
-        for times in zip(*(run.inside_us for run in same), strict=True)
-    ]
+def typical(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> Gaps | None:
+    """A step of ``issue_us`` on the host that makes the calls of ``graph``, by the ``runs`` that made the same; None
+    where none did.
 
-
-def _same(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> tuple[list[Gaps], float]:
-    """The runs that made the calls of ``graph``, and what takes their times to those of a step of ``issue_us``."""
+    A single pass may be disturbed: by the first use of a cache, a collection of garbage, another process. What passes before a
+    call is the median of the passes through its stretch of the program, which is named by the op and the source of its
+    call and the source of the call before; what the call takes is the median of the runs. Medians make up less than the
+    whole, so all are scaled until they do.
+    """
     ops = tuple(graph.facts(call).name for call in range(len(graph)))
     same = [run for run in runs if run.ops == ops]
-    took_us = statistics.median(run.took_us for run in same) if same else 0.0
-    return same, issue_us / max(took_us, 1e-9)
-
-
-def keep_times(graph: OpGraph, runs: Sequence[Gaps], *, loop_us: float, issue_us: float) -> None:
-    """Write into ``graph`` what passed between its calls in a step of ``issue_us`` on the host, by the ``runs`` that made
-    the same calls; nothing where none did. ``loop_us``: a turn of the reference loop on this host.
-
-    A single pass may be disturbed: by the first use of a cache, a collection of garbage, another process. Each call
-    takes the median of the passes through its stretch of the program, which is named by the op and the source of its
-    call and the source of the call before.
-    """
-    same, scale = _same(graph, runs, issue_us)
     if not same:
-        return
+        return None
     stretches: dict[tuple[int, int, int], list[int]] = {}
     before = -1
     for call in range(len(graph)):
         source = graph.source_of(call)
         stretches.setdefault((before, source, graph.op_of(call)), []).append(call)
         before = source
+    before_us = [0.0] * len(graph)
     for calls in stretches.values():
-        typical = statistics.median(run.before_us[call] for run in same for call in calls)
+        us = statistics.median(run.before_us[call] for run in same for call in calls)
         for call in calls:
-            graph.set_python_us(call, round(typical * scale, 2))
-    tail_us = statistics.median(run.tail_us for run in same) * scale
-    graph.info = replace(graph.info, tail_us=round(tail_us, 2), python_loop_us=round(loop_us, 3))
+            before_us[call] = us
+    found = Gaps(
+        ops,
+        tuple(before_us),
+        statistics.median(run.tail_us for run in same),
+        tuple(statistics.median(times) for times in zip(*(run.inside_us for run in same), strict=True)),
+    )
+    return found.quicker(found.took_us / issue_us)
+
+
+def keep_times(graph: OpGraph, step: Gaps, *, loop_us: float) -> None:
+    """Write into ``graph`` what passed between its calls in a ``step``. ``loop_us``: a turn of the reference loop on this
+    host."""
+    for call, us in enumerate(step.before_us):
+        graph.set_python_us(call, round(us, 2))
+    graph.info = replace(graph.info, tail_us=round(step.tail_us, 2), python_loop_us=round(loop_us, 3))

@@ -27,7 +27,7 @@ from optrace.cost.profiles import Pricing, find_gpu, pricing
 from optrace.measuring.steady import TOLERANCE, loop_turn_us, timed, undisturbed
 from optrace.report import report
 from optrace.tracing import Session, open_session
-from optrace.tracing.gaps import Gaps, keep_times
+from optrace.tracing.gaps import Gaps, keep_times, typical
 from tests.diagnosis.findings import programs
 from tests.diagnosis.findings.programs import PAIRS, Make
 
@@ -98,7 +98,9 @@ def measured(session: Session, prices: Pricing, kind: str, make: Make) -> dict[s
         before()
     torch.cuda.synchronize()
     issue_us = statistics.median(turn.issue_us for turn in turns)
-    keep_times(session.graph, runs, loop_us=loop_us, issue_us=issue_us)
+    watched = typical(session.graph, runs, issue_us)
+    if watched is not None:
+        keep_times(session.graph, watched, loop_us=loop_us)
     priced = report(session.graph, replace(prices, host=prices.host.at_speed(loop_us)))
     found = [finding.saves_us for finding in priced.findings if finding.kind == kind]
     claims = [claim for claim in found if claim is not None]

@@ -74,8 +74,9 @@ def test_no_figure_got_worse(accuracy: Accuracy) -> None:
 SITTING_LIMITS = {
     "launches": (0.0, 0.011),
     "peak_bytes": (0.0, 0.03),
-    "device_us": (0.036, 0.12),
-    "wall_us": (0.08, 0.24),
+    "device_us": (0.036, 0.121),
+    "wall_us": (0.061, 0.145),
+    "wall_us_measured_kernels": (0.059, 0.145),
 }
 
 
@@ -90,7 +91,7 @@ def test_a_sitting_with_its_calibrated_host_got_no_worse() -> None:
         assert spread.median <= median, name
         assert spread.p90 <= p90, name
     assert found.op_calls_exact >= 0.996
-    assert found.bounds.share >= 0.915
+    assert found.bounds.share >= 0.935
 
 
 def test_the_limits_break_when_a_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:

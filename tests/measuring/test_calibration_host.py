@@ -138,55 +138,44 @@ HOST = msgspec.structs.replace(
 )
 
 
-def watched(issued_us, took_us, *calls, phase="forward"):
-    """A network of calls: class, what loops say of each, what it took while watched; 1 and 2 where it is the first of its
+def watched(*calls, phase="forward"):
+    """A network of calls: class, what loops say of each, what it takes of the step; 1 and 2 where it is the first of its
     op and of the pass."""
     kinds, loop_us, inside_us, firsts = zip(*[(*call, 0)[:4] for call in calls], strict=True)
-    return Watched(
-        issued_us, 0.0, took_us, kinds, (phase,) * len(calls), firsts, np.array(loop_us), np.array(inside_us)
-    )
+    return Watched(0.0, kinds, (phase,) * len(calls), firsts, np.array(loop_us), np.array(inside_us))
 
 
-def test_a_call_in_a_network_has_the_share_of_the_step_that_it_has_of_the_watched_one():
-    """Watched 1,000 us, half of it in calls, untraced 500: each call takes half of what it took while watched."""
+def test_calls_of_a_class_that_networks_do_not_make_take_longer_as_those_that_launch():
     network = watched(
-        500.0,
-        1000.0,
-        *[("matmul", 9.0, 30.0)] * 8,
-        *[("view", 1.0, 10.0)] * 8,
-        *[("reduction", 5.0, 20.0)] * 4,
+        *[("matmul", 9.0, 15.0)] * 8, *[("view", 1.0, 5.0)] * 8, *[("reduction", 5.0, 10.0)] * 4
     )
-    typical = (8 * (15.0 - 9.0) + 4 * (10.0 - 5.0)) / 12
+    usual = (8 * (15.0 - 9.0) + 4 * (10.0 - 5.0)) / 12
     assert network_us([network], HOST, "forward") == {
-        "elementwise": round(typical, 2),  # none in the network: as calls that launch
-        "gather": round(typical, 2),
+        "elementwise": round(usual, 2),
+        "gather": round(usual, 2),
         "matmul": 6.0,
         "view": 4.0,
     }
 
 
 def test_networks_of_two_kinds_count_call_by_call_and_each_phase_by_itself():
-    slow = watched(100.0, 100.0, *[("matmul", 9.0, 15.0)] * 12)
-    quick = watched(100.0, 100.0, *[("matmul", 9.0, 10.0)] * 4)
-    back = watched(100.0, 100.0, *[("matmul", 9.0, 29.0)] * 8, phase="backward")
+    slow = watched(*[("matmul", 9.0, 15.0)] * 12)
+    quick = watched(*[("matmul", 9.0, 10.0)] * 4)
+    back = watched(*[("matmul", 9.0, 29.0)] * 8, phase="backward")
     networks = [slow, quick, back]
     assert network_us(networks, HOST, "forward")["matmul"] == (12 * 6.0 + 4 * 1.0) / 16
     assert network_us(networks, HOST, "backward")["matmul"] == 20.0
 
 
 def test_first_calls_are_told_from_the_others_of_their_class():
-    """Untraced as watched: 4 us a product longer than in a loop, 10 and 30 longer still where it is the first."""
+    """4 us a product longer than in a loop, 10 and 30 longer still where it is the first."""
     inferring = watched(
-        100.0,
-        100.0,
         ("matmul", 9.0, 9 + 4 + 30.0, 2),
         ("matmul", 9.0, 9 + 4 + 12.0, 1),
         ("gather", 9.0, 9 + 4 + 8.0, 1),
         *[("matmul", 9.0, 13.0)] * 8,
     )
-    back = watched(
-        100.0, 100.0, ("matmul", 9.0, 9 + 6 + 50.0, 2), *[("matmul", 9.0, 15.0)] * 8, phase="backward"
-    )
+    back = watched(("matmul", 9.0, 9 + 6 + 50.0, 2), *[("matmul", 9.0, 15.0)] * 8, phase="backward")
     longer = network_us([inferring], HOST, "forward")
     assert (longer["matmul"], longer["gather"]) == (4.0, 4.0)
     host = msgspec.structs.replace(
@@ -201,12 +190,13 @@ def test_first_calls_are_told_from_the_others_of_their_class():
 
 
 def test_a_call_in_a_network_is_not_quicker_than_a_view():
-    network = watched(20.0, 20.0, *[("matmul", 6.0, 0.1)] * 8)
+    network = watched(*[("matmul", 6.0, 0.1)] * 8)
     assert network_us([network], HOST, "forward")["matmul"] == 1.0 - 6.0  # a view's way is left of it
 
 
 def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
-    """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long."""
+    """Issued in 12 us while a turn of the loop took 4 us; at 1 us it takes half as long, of which each call has the share
+    that it has of the 17 us while watched."""
 
     def timed_warm(measure, *_):
         return Timing((12.0, 8.0), 4.0) if measure.__name__ == "issue" else Timing(measure(), 1.0)
@@ -222,10 +212,9 @@ def test_a_watched_network_is_its_median_at_the_hosts_best_speed(monkeypatch):
     with open_session("cpu", device="cpu") as session:
         host = msgspec.structs.replace(HOST, python_loop_us=1.0)
         found = _watched(session, TARGET, host, lambda: x.relu_().t())
-    assert (found.issued_us, found.synchronize_us) == (6.0, 4.0)
-    assert found.took_us == 1.5 + 0.5 + 2.0 + 9.0 + 4.0
+    assert found.synchronize_us == 4.0
     assert not found.trains
-    assert list(found.inside_us) == [9.0, 4.0]
+    assert list(found.inside_us) == pytest.approx([9.0 * 6 / 17, 4.0 * 6 / 17])
     assert found.kinds == ("view", "view")  # on a CPU nothing launches
     assert found.phases == ("forward", "forward")
     assert list(found.loop_us) == [1.0, 1.0]

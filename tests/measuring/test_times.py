@@ -9,6 +9,7 @@ from optrace.measuring.record import Launch, MeasuredRun
 from optrace.measuring.times import (
     BoundTimes,
     OpTimes,
+    _measured_bound,
     add_op_times,
     compare_bounds,
     off_by,
@@ -84,3 +85,13 @@ def test_bounds_agree_where_the_measured_kernels_keep_the_device_busy(prices):
     short = run_of(1.0, 1.0, issue_us=20.0)
     assert compare_bounds(short, report(short.graph, prices)).agreed_us == 0
     assert compare_bounds(run_of(1.0), report(run_of(1.0).graph, prices)) is None
+
+
+def test_bytes_that_stay_in_the_l2_are_on_the_memory_side_of_a_measured_bound(prices):
+    """A pointwise op whose operands never leave the L2 does not wait for arithmetic; a large product does."""
+    maker = Maker()
+    maker("aten.add.Tensor", T(2**16), T(2**16), out=T(2**16))
+    maker("aten.mm.default", T(4096, 4096), T(4096, 4096), out=T(4096, 4096))
+    costs = report(maker.graph, prices).costs
+    in_l2 = [replace(cost, hbm_bytes=0) for cost in costs]
+    assert [_measured_bound(False, cost, prices.gpu, True) for cost in in_l2] == ["memory", "compute"]

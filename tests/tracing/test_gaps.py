@@ -8,7 +8,7 @@ import torch
 from optrace.graph import Frame, OpFacts, OpGraph, Source
 from optrace.tracing import TraceError, gaps, open_session
 from optrace.tracing.clock import reference_loop_us
-from optrace.tracing.gaps import Gaps, keep_times
+from optrace.tracing.gaps import Gaps, keep_times, typical
 
 
 def test_the_time_before_each_call_and_after_the_last():
@@ -50,7 +50,8 @@ def test_a_stretch_takes_the_median_of_its_passes():
     """Lines 1 2 1 2 1 2: the stretch from 1 to 2 is passed three times, that from 2 to 1 twice."""
     graph = graph_of(1, 2, 1, 2, 1, 2)
     run = Gaps(("aten.relu.default",) * 6, (9, 1, 4, 2, 6, 300), 7.0, (11.0,) * 6)
-    keep_times(graph, [run], loop_us=1.5, issue_us=run.took_us)
+    parts_us = 9 + 2 + 5 + 2 + 5 + 2 + 7 + 6 * 11
+    keep_times(graph, typical(graph, [run], parts_us), loop_us=1.5)
     assert [graph.python_us(call) for call in range(6)] == [9, 2, 5, 2, 5, 2]
     assert (graph.info.tail_us, graph.info.python_loop_us) == (7.0, 1.5)
 
@@ -60,12 +61,23 @@ def test_of_a_step_that_nobody_watches_as_much_passes_between_calls():
     graph = graph_of(1, 2)
     run = Gaps(("aten.relu.default",) * 2, (10.0, 6.0), 4.0, (30.0, 50.0))
     assert (run.passed_us, run.took_us) == (20.0, 100.0)
-    keep_times(graph, [run], loop_us=1.0, issue_us=50.0)
+    keep_times(graph, typical(graph, [run], 50.0), loop_us=1.0)
     assert [graph.python_us(call) for call in range(2)] == [5.0, 3.0]
     assert graph.info.tail_us == 2.0
     other = Gaps(("aten.relu.default",) * 2, (10.0, 6.0), 4.0, (20.0, 60.0))
-    assert gaps.inside_us(graph, [run, other], issue_us=50.0) == [12.5, 27.5]
-    assert gaps.inside_us(graph, [Gaps(("aten.relu.default",), (1.0,), 1.0, (1.0,))], issue_us=50.0) == []
+    assert typical(graph, [run, other], 50.0).inside_us == (12.5, 27.5)
+
+
+def test_medians_of_parts_make_up_the_whole():
+    """Each run is held up in another call: 10 us in each part of most, where a step takes 48."""
+    graph = graph_of(1, 2)
+    runs = [
+        Gaps(("aten.relu.default",) * 2, (10.0 + late[0], 10.0 + late[1]), 0.0, (10.0, 10.0 + late[2]))
+        for late in ((8, 0, 0), (0, 8, 0), (0, 0, 8))
+    ]
+    assert {run.took_us for run in runs} == {48.0}
+    step = typical(graph, runs, 48.0)
+    assert step == Gaps(runs[0].ops, (12.0, 12.0), 0.0, (12.0, 12.0))
 
 
 def test_a_run_on_a_quicker_host():
@@ -91,6 +103,4 @@ def test_what_watching_adds_is_left_out(monkeypatch):
 def test_a_run_of_other_calls_says_nothing():
     graph = graph_of(1, 2)
     other = Gaps(("aten.relu.default", "aten.sin.default"), (1.0, 1.0), 0.0)
-    keep_times(graph, [other], loop_us=1.0, issue_us=2.0)
-    assert graph.python_us(0) is None
-    assert graph.info.tail_us is None
+    assert typical(graph, [other], 2.0) is None

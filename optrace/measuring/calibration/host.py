@@ -48,7 +48,7 @@ from optrace.measuring.steady import (
 )
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
-from optrace.tracing.gaps import Gaps
+from optrace.tracing.gaps import Gaps, typical
 
 #: Turns through all cases, and calls of each in a turn.
 _TURNS, _CALLS = 18, 100
@@ -154,13 +154,11 @@ def calibrate_host(session: Session, target: Target) -> HostProfile:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A network's step: what it took untraced (``issued_us``), a synchronize behind it, and what it took while watched
-    (``took_us``); of each call its class, its phase, what loops say of it and what it took while watched, microseconds, and
-    its rank among ``optrace.cost.host.firsts``."""
+    """A network's step: a synchronize behind it; of each call its class, its phase, its rank among
+    ``optrace.cost.host.firsts``, what loops say of it and what it takes of the untraced step (``inside_us``), microseconds:
+    as large a share as of the watched one (``optrace.tracing.gaps.typical``)."""
 
-    issued_us: float
     synchronize_us: float
-    took_us: float
     kinds: tuple[HostClass, ...]
     phases: tuple[Phase, ...]
     firsts: tuple[int, ...]
@@ -173,10 +171,8 @@ class Watched:
 
     def calls(self) -> Iterator[tuple[HostClass, Phase, int, float]]:
         """Of each call its class, its phase, its rank among ``firsts``, and the microseconds that it takes longer
-        than in a loop: of what the step takes untraced a call has the same share as of the watched step, as what passes
-        between calls has (``optrace.tracing.gaps.keep_times``)."""
-        took = self.inside_us * (self.issued_us / max(self.took_us, 1e-9))
-        longer_us = (took - self.loop_us).tolist()
+        than in a loop."""
+        longer_us = (self.inside_us - self.loop_us).tolist()
         return zip(self.kinds, self.phases, self.firsts, longer_us, strict=True)
 
 
@@ -190,10 +186,10 @@ def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> 
                 longer.setdefault(kind, []).append(us)
     found = {kind: statistics.fmean(us) for kind, us in longer.items() if len(us) >= _FEW}
     launching = [us for kind, each in longer.items() if kind not in _NOT_IN_NETWORKS for us in each]
-    typical = statistics.fmean(launching) if launching else 0.0
+    usual = statistics.fmean(launching) if launching else 0.0
     for kind in ("elementwise", *host.class_us):
         if kind not in _NOT_IN_NETWORKS:
-            found.setdefault(kind, typical)
+            found.setdefault(kind, usual)
     # At least a view's way through the dispatcher is left.
     return {
         kind: round(max(us, host.view_us - host.dispatch_of(kind)), 2) for kind, us in sorted(found.items())
@@ -227,21 +223,20 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     (issued_us, synchronize_us), graph, runs = _untraced_and_watched(
         session, step, host.python_loop_us or 1.0
     )
-    if not runs:
+    watched = typical(graph, runs, issued_us)
+    if watched is None:
         return None
     calls = [
         (node.facts.packet, len(node.inputs), len(node.outputs), work_of(node, target)) for node in graph
     ]
     launching = np.array([work.launches != 0 for *_, work in calls], dtype=np.bool_)
     return Watched(
-        issued_us=issued_us,
         synchronize_us=synchronize_us,
-        took_us=statistics.median(run.took_us for run in runs),
         kinds=tuple(dispatched_as(packet, work) for packet, *_, work in calls),
         phases=tuple(node.phase for node in graph),
         firsts=tuple(firsts(graph, graph.columns(), launching).tolist()),
         loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
-        inside_us=np.median([run.inside_us for run in runs], axis=0),
+        inside_us=np.array(watched.inside_us),
     )
 
 
@@ -390,7 +385,7 @@ def _between_calls(session: Session, target: Target, loop_us: float, autograd_us
     watched one."""
     step = training_step(session.device)
     (issued_us, _), graph, runs = _untraced_and_watched(session, step, loop_us)
-    share = issued_us / statistics.median(run.took_us for run in runs)
+    share = issued_us / statistics.fmean(run.took_us for run in runs)
     before_us = np.array([run.before_us for run in runs]).mean(axis=0) * share
     return passed(graph, target, before_us, autograd_us)
 
