@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from optrace.cost.l2 import Traffic
 from optrace.cost.profiles import pricing
 from optrace.measuring.record import Launch, MeasuredRun
 from optrace.measuring.times import (
@@ -93,5 +94,5 @@ def test_bytes_that_stay_in_the_l2_are_on_the_memory_side_of_a_measured_bound(pr
     maker("aten.add.Tensor", T(2**16), T(2**16), out=T(2**16))
     maker("aten.mm.default", T(4096, 4096), T(4096, 4096), out=T(4096, 4096))
     costs = report(maker.graph, prices).costs
-    in_l2 = [replace(cost, hbm_bytes=0) for cost in costs]
+    in_l2 = [replace(cost, traffic=Traffic(0, 0)) for cost in costs]
     assert [_measured_bound(False, cost, prices.gpu, True) for cost in in_l2] == ["memory", "compute"]
