@@ -176,7 +176,7 @@ _BETWEEN = {
     "call_us": "  a call of the module that ran before, us",
     "module_us": "  each module entered, us",
     "attention_us": "  fused attention, which chooses its kernel, us",
-    "step_us": "  the first call of a step, us",
+    "step_us": "  the first call of a step with an optimizer, us",
     "optimizer_us": "  a call of an optimizer, us",
     "optimizer_step_us": "  the first call of an optimizer, us",
 }

@@ -122,12 +122,13 @@ def host_class(packet: str, work: Work) -> HostClass:
 
 @dataclass(frozen=True, slots=True)
 class HostColumns:
-    """``HostTime`` by call."""
+    """``HostTime`` by call; ``first_us`` is what of its dispatch is due to its being the first of its pass or op."""
 
     python_us: Floats
     autograd_us: Floats
     dispatch_us: Floats
     launch_us: Floats
+    first_us: Floats
 
     def __getitem__(self, call: int) -> HostTime:
         return HostTime(
@@ -148,8 +149,8 @@ class HostColumns:
 
 def host_rows(times: Iterable[HostTime]) -> HostColumns:
     """Host times that are known call by call."""
-    rows = [(time.python_us, time.autograd_us, time.dispatch_us, time.launch_us) for time in times]
-    return HostColumns(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
+    rows = [(time.python_us, time.autograd_us, time.dispatch_us, time.launch_us, 0.0) for time in times]
+    return HostColumns(*np.array(rows, dtype=np.float64).reshape(-1, 5).T)
 
 
 def host_columns(
@@ -194,10 +195,9 @@ def host_columns(
         dtype=np.float64,
     )
     at_first = np.array([host.longer_at_first(phase, trains=trains) for phase in PHASES])
-    beyond_a_loop = (
-        longer[columns.phase, works.of] + at_first[columns.phase, firsts(graph, columns, _launching(works))]
-    )
-    return HostColumns(python, autograd, dispatch[works.of] + beyond_a_loop, launch[works.of])
+    first = at_first[columns.phase, firsts(graph, columns, _launching(works))]
+    dispatch = dispatch[works.of] + longer[columns.phase, works.of] + first
+    return HostColumns(python, autograd, dispatch, launch[works.of], first)
 
 
 def firsts(graph: OpGraph, columns: Columns, launching: Bools) -> Ints:
@@ -217,7 +217,8 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
     """Python before each call of a forward pass or an optimizer, where nobody timed it.
 
     Where calls do not say which module ran, one that launches is taken to have entered one, and a view none: views
-    are methods that are called between the layers.
+    are methods that are called between the layers. In a step with an optimizer gradients are dropped before the first
+    call, a parameter after the other; else that call is one like the rest.
     """
     between = host.between
     if between is None:
@@ -238,7 +239,9 @@ def estimated_python_us(graph: OpGraph, columns: Columns, works: Works, host: Ho
         between.call_us + between.module_us * entered + np.where(chooses, between.attention_us, 0.0),
     )
     if places:
-        found[graph.step_starts()] = between.step_us
+        starts = np.array(graph.step_starts())
+        of_step = np.searchsorted(starts, np.flatnonzero(optimizer), side="right") - 1
+        found[starts[np.unique(of_step)]] = between.step_us
     found[optimizer & ~np.concatenate(([False], optimizer[:-1]))] = between.optimizer_step_us
     return found
 

@@ -38,8 +38,8 @@ ONE_FOR_ALL: Mapping[str, Any] = {
     "network_backward_us": {},
     "first_of_pass_us": 0.0,
     "first_of_op_us": 0.0,
-    "first_of_pass_training_us": 0.0,
-    "first_of_op_training_us": 0.0,
+    "first_of_pass_training_us": None,
+    "first_of_op_training_us": None,
 }
 
 #: How much of a change of the reference loop's speed reaches what the host really does, on a logarithmic scale. Steps of
@@ -58,8 +58,9 @@ class Between(msgspec.Struct, frozen=True, kw_only=True):
 
     ``call_us`` before a call of the forward pass, ``module_us`` besides for each module entered since the call before
     (a part of its path each), ``attention_us`` besides where fused attention chooses its kernel; ``optimizer_us`` before
-    a call of an optimizer. ``step_us`` is what stands before the first call of a step instead, ``optimizer_step_us`` before
-    the first of its optimizer. Fields of older profiles are passed over; a misspelt one is missed, since all are required.
+    a call of an optimizer. In a step with an optimizer ``step_us`` stands before the first call instead, and
+    ``optimizer_step_us`` before the optimizer's first. Fields of older profiles are passed over; a misspelt one is missed,
+    since all are required.
     """
 
     call_us: float
@@ -117,8 +118,8 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     between: Between | None = None
     first_of_pass_us: float = 0.0
     first_of_op_us: float = 0.0
-    first_of_pass_training_us: float = 0.0
-    first_of_op_training_us: float = 0.0
+    first_of_pass_training_us: float | None = None
+    first_of_op_training_us: float | None = None
     list_item_us: float = 0.0
     list_output_us: float = 0.0
     composed_us: float = 0.0
@@ -143,9 +144,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if name.endswith("_us") and isinstance(us := getattr(self, name), float)
         }
         by_class = {
-            name: {kind: us * slower for kind, us in by_class.items()}
+            name: {kind: us * slower for kind, us in classes.items()}
             for name in self.__struct_fields__
-            if isinstance(by_class := getattr(self, name), dict)
+            if isinstance(classes := getattr(self, name), dict)
         }
         return msgspec.structs.replace(
             self,
@@ -163,9 +164,13 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def longer_at_first(self, phase: Phase, *, trains: bool) -> tuple[float, float, float]:
         """What a call takes longer by ``optrace.cost.host.firsts``: 0 us where it is not the first of its op, the first of
         its op, the first of its pass."""
+        of_op_us, of_pass_us = self.first_of_op_us, self.first_of_pass_us
         if trains and phase != "optimizer":
-            return 0.0, self.first_of_op_training_us, self.first_of_pass_training_us
-        return 0.0, self.first_of_op_us, self.first_of_pass_us
+            of_op_us = of_op_us if self.first_of_op_training_us is None else self.first_of_op_training_us
+            of_pass_us = (
+                of_pass_us if self.first_of_pass_training_us is None else self.first_of_pass_training_us
+            )
+        return 0.0, of_op_us, of_pass_us
 
     def dispatch_of(self, kind: HostClass) -> float:
         """Host time of a call of this class, without its launches and its Python."""

@@ -22,7 +22,7 @@ from optrace.measuring.launches import Profiled, profiled, quicker
 from optrace.measuring.limits import Limits, StageTimeoutError
 from optrace.measuring.machine import GpuState, remarks_under_load, state_under_load
 from optrace.measuring.record import Launch
-from optrace.measuring.steady import SteadyTimings, best_loop_us, goes_backward
+from optrace.measuring.steady import SteadyTimings, goes_backward, undisturbed_loop_us
 from optrace.measuring.steps import MeasureError, Repeated, Steps
 from optrace.tracing import Session
 from optrace.tracing.gaps import Gaps, keep_times, typical
@@ -129,7 +129,7 @@ def measure(
     remarks += _remarks_on_warm_up(settled, warmup_steps)
     with stage("timing the step"):
         backward = goes_backward(session.device, lambda: steps.run(nullcontext, 1))
-        timings = SteadyTimings(best_loop_us(), backward)
+        timings = SteadyTimings(undisturbed_loop_us(), backward)
         _timed(steps, repeats, seconds, timings)
     steady = timings.undisturbed()
     loop_us = statistics.median(timing.loop_us for timing in steady)
@@ -342,9 +342,9 @@ def _time_gaps(
             torch.cuda.synchronize()
             us.append(len(runs) - 1)
 
-    steps.run(around, 2 * repeats, seconds)
-    while len(timings.made) < _LEAST_GAPS:
-        steps.run(around, 1)
+    done = steps.run(around, repeats, seconds, timings.look)
+    if done < _LEAST_GAPS:
+        steps.run(around, _LEAST_GAPS - done, look=timings.look)
     return [runs[int(timing.us[0])] for timing in timings.undisturbed()]
 
 
@@ -361,9 +361,7 @@ def _timed(steps: Steps, repeats: int, seconds: float, timings: SteadyTimings) -
             torch.cuda.synchronize()
             us += [(issued - start) * 1e6, (perf_counter() - start) * 1e6]
 
-    steps.run(around, 2 * repeats, seconds)
-    while not timings.made:
-        steps.run(around, 1)
+    steps.run(around, repeats, seconds, timings.look)
 
 
 def _back_to_back(steps: Steps, repeats: int, seconds: float) -> Spread:

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import TypeVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from optrace.tracing.clock import reference_loop_us
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 TOLERANCE = 0.12
 #: How long a timing waits for a host that is disturbed, seconds.
 _PATIENCE_S = 0.02
+#: Looks at the speed of all processors, at least.
+_LOOKS = 8
 #: What a thread's clock may show of one that only waited.
 _IDLE_NS = 20_000
 
@@ -57,7 +60,7 @@ def loop_turn_us(device: str | None = None) -> float:
 def timed_warm(measure: Callable[[], tuple[float, ...]], best_loop_us: float, device: str | None) -> Timing:
     """``measure`` on a calm host, right behind an untimed turn of it: it finds in the caches what that left there, and not
     the looks at the host's speed."""
-    calm(best_loop_us, _PATIENCE_S, device)
+    calm(best_loop_us, device)
     before = loop_turn_us(device)
     measure()
     us = measure()
@@ -75,40 +78,44 @@ def goes_backward(device: str, step: Callable[[], object]) -> str | None:
     return device if time.clock_gettime_ns(clock) - before > _IDLE_NS else None
 
 
-def best_loop_us() -> float:
-    """A turn of the reference loop on a processor that nothing disturbs: that of the quickest quarter now."""
+def undisturbed_loop_us() -> float:
+    """A turn of the reference loop on a processor that nothing disturbs: that of the quickest quarter of looks now."""
     turns = []
-    for processor in _processors():
+    processors = _processors()
+    for processor in processors * -(-_LOOKS // len(processors)):
         _move_to(processor)
         turns.append(loop_turn_us())
     return sorted(turns)[len(turns) // 4]
 
 
-def calm(best_loop_us: float, seconds: float = 1.0, device: str | None = None) -> None:
-    """Wait until the host is at its best, on another processor if need be, at most so long; with a ``device`` also the
-    thread of its backward passes."""
-    end = monotonic() + seconds
+def calm(best_loop_us: float, device: str | None = None) -> None:
+    """Wait until the host is at its best, on another processor if need be, for a moment at most; with a ``device``
+    also the thread of its backward passes."""
+    end = monotonic() + _PATIENCE_S
     for processor in cycle(_processors()):
         if loop_turn_us() <= best_loop_us * (1 + TOLERANCE) or monotonic() > end:
             break
         _move_to(processor)
     if device is not None:
-        _in_backward(device, partial(calm, best_loop_us, seconds))
+        _in_backward(device, partial(calm, best_loop_us))
 
 
 def _in_backward(device: str, run: Callable[[], T]) -> T:
-    """What ``run`` says on the thread that runs backward passes on ``device``; whatever mode the caller is in."""
+    """What ``run`` says on the thread that runs backward passes on ``device``, whatever mode the caller is in; on the
+    caller's inside of a transform of functions, which has no backward pass of its own."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return run()
     found: list[T] = []
-    with torch.inference_mode(False), torch.enable_grad():
+    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
         result = torch.ones((), device=device, requires_grad=True) * 1
         result.register_hook(lambda _gradient: found.append(run()))  # type: ignore[no-untyped-call]  # torch leaves it so
         result.backward()  # type: ignore[no-untyped-call]  # torch leaves it so
     return found[0]
 
 
-def _processors() -> Sequence[int]:
+def _processors() -> list[int]:
     """Those that this thread may run on; one that means nothing where the system does not say."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (0,)
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
 def _move_to(processor: int) -> None:
@@ -130,26 +137,25 @@ def undisturbed(timings: Sequence[Timing], best_loop_us: float | None = None) ->
 
 
 class SteadyTimings:
-    """Timings of a program's steps, each begun while the host is at its best and right behind an untimed step."""
+    """Timings of a program's steps, each begun while the host is at its best: ``look`` stands ahead of each."""
 
     def __init__(self, best_loop_us: float, device: str | None) -> None:
         self.made: list[Timing] = []
         self._best_loop_us = best_loop_us
         self._device = device
-        self._before: float | None = None
+        self._before = 0.0
+
+    def look(self) -> None:
+        """Wait for a calm host, and see how fast it is."""
+        calm(self._best_loop_us, self._device)
+        self._before = loop_turn_us(self._device)
 
     @contextmanager
     def step(self) -> Iterator[list[float]]:
-        """Around a step, whose microseconds are put into the list; every other one counts."""
+        """Around a step, whose microseconds are put into the list."""
         us: list[float] = []
-        if self._before is None:
-            calm(self._best_loop_us, _PATIENCE_S, self._device)
-            self._before = loop_turn_us(self._device)
-            yield us
-            return
         yield us
         self.made.append(Timing(tuple(us), max(self._before, loop_turn_us(self._device))))
-        self._before = None
 
     def another(self) -> SteadyTimings:
         """For timings of another thing on the same threads."""

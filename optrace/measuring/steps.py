@@ -27,9 +27,16 @@ class MeasureError(RuntimeError):
 class Steps(Protocol):
     """What a measurement needs of a program."""
 
-    def run(self, around: Around, wanted: int, seconds: float = float("inf")) -> int:
-        """Run ``wanted`` steps, each inside ``around()``; fewer, but at least one, once ``seconds`` are over.
-        Returns how many."""
+    def run(
+        self,
+        around: Around,
+        wanted: int,
+        seconds: float = float("inf"),
+        look: Callable[[], object] | None = None,
+    ) -> int:
+        """Run ``wanted`` steps, each inside ``around()``; fewer, but at least one, once ``seconds`` are over. With a
+        ``look`` ahead of each, an untimed step stands between the two where steps can be repeated: a look at the host
+        leaves caches cold. Returns how many."""
 
     def row(self, wanted: int, start: Callable[[], None], end: Callable[[], None]) -> int:
         """Run up to ``wanted`` steps one after the other between ``start()`` and ``end()``. Returns how many."""
@@ -41,11 +48,20 @@ class Repeated:
     def __init__(self, step: Callable[[], object]) -> None:
         self.step = step
 
-    def run(self, around: Around, wanted: int, seconds: float = float("inf")) -> int:
+    def run(
+        self,
+        around: Around,
+        wanted: int,
+        seconds: float = float("inf"),
+        look: Callable[[], object] | None = None,
+    ) -> int:
         """As ``Steps.run``."""
         end = perf_counter() + seconds
         done = 0
         while done < wanted and (not done or perf_counter() < end):
+            if look is not None:
+                look()
+                self.step()
             with around():
                 self.step()
             done += 1
@@ -81,7 +97,13 @@ class Marked:
             raise MeasureError(f"--warmup {self.skip}: {name} marks {seen} steps, so none is left to measure")
         self._each = seen - self.skip
 
-    def run(self, around: Around, wanted: int, seconds: float = float("inf")) -> int:
+    def run(
+        self,
+        around: Around,
+        wanted: int,
+        seconds: float = float("inf"),
+        look: Callable[[], object] | None = None,
+    ) -> int:
         """As ``Steps.run``."""
         end = perf_counter() + seconds
         done = 0
@@ -91,6 +113,8 @@ class Marked:
             if number < self.skip or done >= wanted:
                 return nullcontext()
             done += 1
+            if look is not None:
+                look()
             return around()
 
         while done < wanted and (not done or perf_counter() < end):

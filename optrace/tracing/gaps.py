@@ -110,7 +110,7 @@ def watch_of(watching: Watching, device: str) -> Watch:
 
 def typical(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> Gaps | None:
     """A step of ``issue_us`` on the host that makes the calls of ``graph``, by the ``runs`` that made the same; None
-    where none did.
+    where none did, or nothing took any time.
 
     A single pass may be disturbed: by the first use of a cache, a collection of garbage, another process. What passes before a
     call is the median of the passes through its stretch of the program, which is named by the op and the source of its
@@ -138,7 +138,7 @@ def typical(graph: OpGraph, runs: Sequence[Gaps], issue_us: float) -> Gaps | Non
         statistics.median(run.tail_us for run in same),
         tuple(statistics.median(times) for times in zip(*(run.inside_us for run in same), strict=True)),
     )
-    return found.quicker(found.took_us / issue_us)
+    return found.quicker(found.took_us / issue_us) if found.took_us and issue_us else None
 
 
 def keep_times(graph: OpGraph, step: Gaps, *, loop_us: float) -> None:

@@ -141,7 +141,7 @@ def report() -> Report:
         x = torch.empty(64, 64, device="cuda")
         with session.recording():
             (x * 2).relu()
-    return price(session.graph, pricing("h200"))
+    return price(session.graph, pricing("h200", dispatch_us=38.5))
 
 
 def test_predicted_and_measured_never_look_alike(report: Report) -> None:

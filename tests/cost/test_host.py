@@ -133,6 +133,9 @@ def test_the_first_call_of_a_pass_and_of_an_op_takes_longer_in_each_step():
     assert longer(*["forward"] * 4, *["backward"] * 2, "optimizer") == [50, 0, 0, 20, 50, 0, 30]
     graph.marks += [Mark("step", 0), Mark("step", 4)]
     assert longer(*["forward"] * 7) == [30, 0, 0, 10, 30, 0, 10]
+    # Of training nothing is known: as in inference.
+    host = msgspec.structs.replace(host, first_of_pass_training_us=None, first_of_op_training_us=None)
+    assert longer(*["forward"] * 4, *["backward"] * 3) == [30, 0, 0, 10, 30, 0, 10]
 
 
 def test_a_host_that_does_not_tell_training_apart_has_one_figure_for_all():
@@ -183,10 +186,10 @@ ATTENTION = (
         # Entered: m and m.a, m.b, nothing on the way back to m, m again by its own name.
         (
             [("forward", path, *VIEW) for path in ("", "m.a", "m.a", "m.b", "m")],
-            [60.0, 5 + 2 * 6, 5, 5 + 6, 5],
+            [5, 5 + 2 * 6, 5, 5 + 6, 5],
         ),
-        ([("forward", path, *CALL) for path in ("m.a", "", "m.a")], [60.0, 5, 5 + 2 * 6]),
-        ([("forward", "m", *VIEW), ("forward", "m", *ATTENTION)], [60.0, 5 + 25]),
+        ([("forward", path, *CALL) for path in ("m.a", "", "m.a")], [5 + 2 * 6, 5, 5 + 2 * 6]),
+        ([("forward", "m", *VIEW), ("forward", "m", *ATTENTION)], [5 + 6, 5 + 25]),
         (
             [("forward", "m", *CALL), ("backward", "m", *CALL), *[("optimizer", "", *CALL)] * 2],
             [60.0, 0.0, 200.0, 4.0],
@@ -211,14 +214,15 @@ def test_python_that_nobody_timed_goes_by_the_place(calls, python_us):
     ]
 
 
-def test_what_stands_before_a_step_is_paid_where_each_step_begins():
+def test_what_stands_before_a_step_with_an_optimizer_is_paid_where_each_step_begins():
     make = Maker()
     for _ in range(5):
         make(CALL[0], *CALL[1], out=CALL[2])
     graph = make.graph
     for number in range(5):
         module = graph.module_calls.add(ModuleCall("m", "M", 1))
-        graph.set_origin(number, source=graph.source_of(number), module=module, phase="forward")
+        phase = "optimizer" if number == 4 else "forward"
+        graph.set_origin(number, source=graph.source_of(number), module=module, phase=phase)
     graph.marks += [
         Mark("run", 0),
         Mark("run", 2),
@@ -228,7 +232,7 @@ def test_what_stands_before_a_step_is_paid_where_each_step_begins():
     columns = graph.columns()
     works = Works.of_graph(graph, columns, TARGET)
     host = msgspec.structs.replace(HOST, between=BETWEEN)
-    assert list(host_columns(graph, columns, works, host).python_us) == [60.0, 5, 60.0, 5, 5]
+    assert list(host_columns(graph, columns, works, host).python_us) == [5 + 6, 5, 60.0, 5, 200.0]
 
 
 def test_where_no_module_is_known_calls_that_launch_are_taken_for_modules_and_views_for_none():
@@ -266,4 +270,4 @@ def test_a_trace_of_a_function_has_places_too_and_a_record_has_none():
     assert list(host_columns(graph, graph.columns(), works, host).python_us) == [5.0 + 6.0]
     source = graph.sources.add(Source((Frame("model.py", 1, "f", True),)))
     graph.set_origin(0, source=source, module=-1, phase="forward")
-    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [60.0]
+    assert list(host_columns(graph, graph.columns(), works, host).python_us) == [5.0]

@@ -184,7 +184,7 @@ def test_first_calls_are_told_from_the_others_of_their_class():
     assert first_us([inferring, back], host) == {
         "first_of_op_us": 10.0,
         "first_of_pass_us": 30.0,
-        "first_of_op_training_us": 0.0,
+        "first_of_op_training_us": None,
         "first_of_pass_training_us": 50.0,
     }
 
@@ -252,7 +252,7 @@ def test_every_turn_times_every_case_in_another_order(monkeypatch):
     """What disturbs a host as often as a turn comes would disturb the same cases each time."""
     made = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(calibration, "calm", lambda _best, _seconds: False)
+    monkeypatch.setattr(calibration, "calm", lambda _best: None)
     names = ["a", "b", "c", "d", "grad"]
     took, best = calibration._time(
         {name: lambda name=name: made.append((name, torch.is_grad_enabled())) for name in names},

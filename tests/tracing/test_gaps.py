@@ -1,6 +1,7 @@
 """The program's own Python between calls, timed in a run of its own."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,3 +105,6 @@ def test_a_run_of_other_calls_says_nothing():
     graph = graph_of(1, 2)
     other = Gaps(("aten.relu.default", "aten.sin.default"), (1.0, 1.0), 0.0)
     assert typical(graph, [other], 2.0) is None
+    nothing = Gaps(("aten.relu.default",) * 2, (0.0, 0.0), 0.0, (0.0, 0.0))
+    assert typical(graph, [nothing], 2.0) is None
+    assert typical(graph, [replace(nothing, tail_us=1.0)], 0.0) is None

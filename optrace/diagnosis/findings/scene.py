@@ -251,12 +251,25 @@ class Scene:
     def left_out(self, calls: Iterable[int]) -> dict[int, Task | None]:
         """What stays of calls that are left out. The Python before a call goes with it: all of it behind another that
         is left out, else as much as stands between two calls of one module. What is more stays, such as the way into a
-        module or what begins a step."""
+        module or what begins a step, and what a first call pays that another then pays for it."""
         gone = set(calls)
-        return {
-            call: None if call - 1 in gone and not self._begins(call) else self._python_left(call)
-            for call in sorted(gone)
-        }
+        ops = Counter(self.graph.op_of(call) for call in gone)
+        found: dict[int, Task | None] = {}
+        for call in sorted(gone):
+            behind = call - 1 in gone and not self._begins(call)
+            python_us = 0.0 if behind else self._python_left_us(call)
+            op = self.graph.op_of(call)
+            first_us = float(self.costs.host.first_us[call])
+            _, _, of_pass_us = self.host.longer_at_first(self.graph.phase(call), trains=self.trains)
+            if first_us < of_pass_us and ops[op] == self._calls_of_op[op]:
+                first_us = 0.0  # no other call of the op is left
+            stays = HostTime(python_us=python_us, dispatch_us=first_us)
+            found[call] = None if behind and not first_us else Task(stays, 0, 0.0, self.graph.stream(call))
+        return found
+
+    @cached_property
+    def _calls_of_op(self) -> Counter[int]:
+        return Counter(self.graph.op_of(call) for call in range(len(self)))
 
     def _begins(self, call: int) -> bool:
         """A step, or an optimizer's."""
@@ -266,11 +279,10 @@ class Scene:
     def _step_starts(self) -> frozenset[int]:
         return frozenset(self.graph.step_starts())
 
-    def _python_left(self, call: int) -> Task:
+    def _python_left_us(self, call: int) -> float:
         between = self.host.between
         own_us = self.host.python_us if between is None else between.call_us
-        rest_us = max(self.costs.host[call].python_us - own_us, 0.0)
-        return Task(HostTime(python_us=rest_us), 0, 0.0, self.graph.stream(call))
+        return max(self.costs.host[call].python_us - own_us, 0.0)
 
     def retimed(self, call: int, device_us: float, launches: int | None = None) -> Task:
         """A call with other device time, and other launches where that is given."""
@@ -299,6 +311,7 @@ class Scene:
         own = self.costs.host[call]
         dispatch = self.host.dispatch_of(kind) + self.host.list_item_us * tensors
         dispatch += self.host.longer_in_networks(kind, self.graph.phase(call), trains=self.trains)
+        dispatch += float(self.costs.host.first_us[call])
         python_us = own.python_us
         if kind == "attention" and self.host.between is not None:
             python_us += self.host.between.attention_us

@@ -39,12 +39,12 @@ from optrace.measuring.calibration.host_calls import Call, Case, cases, networks
 from optrace.measuring.machine import processor
 from optrace.measuring.steady import (
     Timing,
-    best_loop_us,
     calm,
     goes_backward,
     timed,
     timed_warm,
     undisturbed,
+    undisturbed_loop_us,
 )
 from optrace.tracing import Session
 from optrace.tracing.clock import reference_loop_us
@@ -56,8 +56,6 @@ _TURNS, _CALLS = 18, 100
 _RECORDED = 20
 #: Training steps before what passes between their calls is timed, and timed ones.
 _WARM_STEPS, _STEPS = 3, 24
-#: How long a case waits for a host that is disturbed, seconds: in all 20 s at most.
-_PATIENCE_S = 0.02
 #: Calls of a class in networks that say what they take there.
 _FEW = 8
 #: Classes of calls that networks make in an optimizer or to wait, if at all.
@@ -196,10 +194,11 @@ def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> 
     }
 
 
-def first_us(networks: Sequence[Watched], host: HostProfile) -> dict[str, float]:
-    """What the first call of a pass and of an op take longer than ``host`` says of a call of their class in a network."""
+def first_us(networks: Sequence[Watched], host: HostProfile) -> dict[str, float | None]:
+    """What the first call of a pass and of an op take longer than ``host`` says of a call of their class in a network;
+    None in training where no network says."""
 
-    def longer(rank: int, *, trains: bool) -> float:
+    def longer(rank: int, *, trains: bool) -> float | None:
         found = [
             us - host.longer_in_networks(kind, phase, trains=trains)
             for network in networks
@@ -207,11 +206,11 @@ def first_us(networks: Sequence[Watched], host: HostProfile) -> dict[str, float]
             for kind, phase, first, us in network.calls()
             if first == rank
         ]
-        return _rounded(statistics.fmean(found)) if found else 0.0
+        return _rounded(statistics.fmean(found)) if found else None
 
     return {
-        "first_of_op_us": longer(1, trains=False),
-        "first_of_pass_us": longer(2, trains=False),
+        "first_of_op_us": longer(1, trains=False) or 0.0,
+        "first_of_pass_us": longer(2, trains=False) or 0.0,
         "first_of_op_training_us": longer(1, trains=True),
         "first_of_pass_training_us": longer(2, trains=True),
     }
@@ -243,8 +242,8 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
 def _untraced_and_watched(
     session: Session, step: Call, best_loop_us: float
 ) -> tuple[tuple[float, float], OpGraph, list[Gaps]]:
-    """What a step takes the host untraced, and a synchronize behind it; its calls; and what passed in watched ones that made the same. In turns, those
-    while the host was at its best, as at ``best_loop_us``."""
+    """What a step takes the host untraced, and a synchronize behind it; its calls; and what passed in watched ones that
+    made the same. In turns, those while the host was at its best, as at ``best_loop_us``."""
     runs: list[Gaps] = []
 
     def issue() -> tuple[float, float]:
@@ -307,12 +306,12 @@ def _time(calls: Mapping[str, Call], repeats: Mapping[str, int]) -> tuple[dict[s
     with torch.no_grad():
         for call in calls.values():
             call()
-        best = best_loop_us()
+        best = undisturbed_loop_us()
         order = list(calls.items())
         for turn in range(_TURNS + 1):
             random.Random(turn).shuffle(order)
             for name, call in order:
-                calm(best, _PATIENCE_S)
+                calm(best)
                 with torch.set_grad_enabled(name == "grad"):
                     timing = timed(partial(_loop, call, repeats.get(name, _CALLS)))
                 best = min(best, timing.loop_us)

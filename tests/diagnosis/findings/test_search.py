@@ -122,6 +122,21 @@ def test_the_python_before_a_call_goes_with_it_and_what_leads_there_stays() -> N
     assert timed_claims(programs.there_and_back, "redundant-cast", {0: 80.0, 1: 4.0}) == pytest.approx(saved)
 
 
+def test_what_a_first_call_pays_is_not_saved_where_another_then_pays_it() -> None:
+    """A cast there and back, then a relu: without the first cast the pass still begins, and casts are cold once."""
+    prices = pricing("h200", "xeon-vm")
+    graph = recorded(programs.there_and_back, {})
+    host = msgspec.structs.replace(prices.host, first_of_pass_us=30.0, first_of_op_us=10.0)
+    scene = Scene(report(graph, replace(prices, host=host)))
+    assert list(scene.costs.host.first_us) == [30.0, 0.0, 10.0]
+    both, last = scene.left_out([0, 1]), scene.left_out([2])[2]
+    assert both[0] is not None
+    assert (both[0].host.dispatch_us, both[1]) == (30.0, None)
+    assert last is not None
+    assert last.host.dispatch_us == 0.0
+    assert scene.one_call(2, 1.0).host.dispatch_us - scene.one_call(1, 1.0).host.dispatch_us == 10.0
+
+
 def test_casts_of_the_backward_pass_go_with_those_of_the_forward_pass() -> None:
     def cast_in_training(cast: bool) -> tuple[float, list[Finding]]:
         with open_session("fake", assume="zero") as session:
