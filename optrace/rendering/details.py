@@ -40,9 +40,9 @@ def call_details(report: Report, call: int) -> list[str]:
 def node_details(report: Report, node: PictureNode) -> list[str]:
     """What a node of the picture stands for."""
     if node.is_single:
-        others = [call for call in node.calls if call != node.lead]
-        with_it = ", ".join(f"%{call} {report.graph.facts(call).label}" for call in others)
-        return [*call_details(report, node.lead), *([f"drawn with it: {with_it}"] if with_it else [])]
+        others = [f"%{call} {report.graph.facts(call).label}" for call in node.calls if call != node.lead]
+        with_it = [f"drawn with it: {', '.join(_shortened(others))}"] if others else []
+        return [*call_details(report, node.lead), *with_it]
     first = report.graph[node.lead]
     title = f"{node.label} {node.cls}".rstrip()
     lines = [f"{title}: {units.counted(len(node.calls), 'call')}, %{node.calls[0]} to %{node.calls[-1]}"]

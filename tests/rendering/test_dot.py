@@ -8,8 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 from optrace.rendering import render_bytes
+from optrace.rendering.details import node_details
 from optrace.rendering.markup import visible
 from optrace.rendering.palette import PAINT
+from optrace.rendering.picture import PictureNode
+from optrace.rendering.sums import costs_of
 from tests.rendering.by_hand import HandGraph
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -199,3 +202,13 @@ def test_a_long_list_of_scalars_is_shortened_in_a_tooltip() -> None:
     text = dot_of(hand)
     assert "10.0, 11.0, ... and 688 more]" in text
     assert "12.0" not in text
+
+
+def test_of_many_calls_drawn_with_one_a_tooltip_names_the_first() -> None:
+    hand = HandGraph()
+    for _ in range(700):
+        hand.call("aten.detach.default", [], [])
+    report = hand.report()
+    call = PictureNode("n", "op", "detach", 0, range(700), (), costs_of(report, [0]), "host")
+    (told,) = (line for line in node_details(report, call) if line.startswith("drawn with it"))
+    assert told == f"drawn with it: {', '.join(f'%{n} detach' for n in range(1, 12))}, ... and 688 more"
