@@ -64,7 +64,7 @@ def test_an_interrupt_leaves_no_tensor_alive(whole, part):
     calls, _ = whole
     before = Held.now().tensors
     assert left_changed(interrupting_call(int(part * calls))) == (True, [])
-    assert Held.now().tensors == before
+    assert Held.now().tensors <= before  # less where what tests before it left is only freed now
 
 
 def test_a_call_takes_less_than_a_kilobyte_of_memory():
