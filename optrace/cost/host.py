@@ -195,20 +195,23 @@ def host_columns(
         dtype=np.float64,
     )
     at_first = np.array([host.longer_at_first(phase, trains=trains) for phase in PHASES])
-    first = at_first[columns.phase, firsts(graph, columns, _launching(works))]
+    first = at_first[columns.phase, firsts(graph, columns, works)]
     dispatch = dispatch[works.of] + longer[columns.phase, works.of] + first
     return HostColumns(python, autograd, dispatch, launch[works.of], first)
 
 
-def firsts(graph: OpGraph, columns: Columns, launching: Bools) -> Ints:
-    """For each call 2 if it is the first that launches in its pass (forward, backward, optimizer) of a step, 1 if it is
-    the first of its op there, else 0."""
+#: What a call is in its pass (forward, backward, optimizer) of a step: one of many, the first of its op, the first of all.
+LATER, FIRST_OF_OP, FIRST_OF_PASS = range(3)
+
+
+def firsts(graph: OpGraph, columns: Columns, works: Works) -> Ints:
+    """For each call ``FIRST_OF_PASS``, ``FIRST_OF_OP`` or ``LATER``, among those that launch."""
     step = np.searchsorted(graph.step_starts(), np.arange(columns.calls), side="right")
     passes = step * len(PHASES) + columns.phase
     ops = int(columns.op.max(initial=0)) + 1
-    calls = np.flatnonzero(launching)
-    found = np.zeros(columns.calls, dtype=np.int64)
-    for rank, key in ((1, passes * ops + columns.op), (2, passes)):
+    calls = np.flatnonzero(_launching(works))
+    found = np.full(columns.calls, LATER, dtype=np.int64)
+    for rank, key in ((FIRST_OF_OP, passes * ops + columns.op), (FIRST_OF_PASS, passes)):
         found[calls[np.unique(key[calls], return_index=True)[1]]] = rank
     return found
 

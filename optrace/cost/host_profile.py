@@ -87,10 +87,9 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
       All of it as in a loop over the call, as an optimizer's loops are; outside of an optimizer ``network_us`` of the
       call's class besides, since between a network's other calls it finds less in the processor's caches; in a step that
       goes backward ``network_training_us`` and ``network_backward_us`` instead, if there are any: what it keeps for later
-      takes new memory. A pass of a step
-      (forward, backward, optimizer) finds the code of none of its ops in the caches: its first launching call costs
-      ``first_of_pass_us`` besides, the first of each other op ``first_of_op_us``; where a step goes backward, in its forward
-      and backward pass ``first_of_pass_training_us`` and ``first_of_op_training_us``.
+      takes new memory. A pass of a step (forward, backward, optimizer) finds the code of none of its ops in the caches:
+      its first launching call costs ``first_of_pass_us`` besides, the first of each other op ``first_of_op_us``; where a
+      step goes backward, in its forward and backward pass ``first_of_pass_training_us`` and ``first_of_op_training_us``.
     - Launch: ``launch_us`` each; one after the first of a call that is made of several ops costs ``composed_us`` besides.
 
     ``sync_us`` is what a wait costs beyond the waiting, ``synchronize_us`` the synchronize after a step;
@@ -154,6 +153,10 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             between=None if self.between is None else self.between.scaled(slower),
         )
 
+    def with_one_dispatch(self, dispatch_us: float) -> HostProfile:
+        """This host with one dispatch time for all classes of calls."""
+        return msgspec.structs.replace(self, dispatch_us=dispatch_us, **ONE_FOR_ALL)
+
     def longer_in_networks(self, kind: HostClass, phase: Phase, *, trains: bool) -> float:
         """What a call of this class takes longer in a network than in a loop; ``trains``: in a step that goes backward."""
         if phase == "optimizer":
@@ -162,8 +165,7 @@ class HostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return (training if trains and training else self.network_us).get(kind, 0.0)
 
     def longer_at_first(self, phase: Phase, *, trains: bool) -> tuple[float, float, float]:
-        """What a call takes longer by ``optrace.cost.host.firsts``: 0 us where it is not the first of its op, the first of
-        its op, the first of its pass."""
+        """What a call takes longer by its rank among ``optrace.cost.host.firsts``: later, first of its op, of its pass."""
         of_op_us, of_pass_us = self.first_of_op_us, self.first_of_pass_us
         if trains and phase != "optimizer":
             of_op_us = of_op_us if self.first_of_op_training_us is None else self.first_of_op_training_us

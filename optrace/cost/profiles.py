@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 from platformdirs import user_config_path
 
-from optrace.cost.host_profile import ONE_FOR_ALL, HostProfile
+from optrace.cost.host_profile import HostProfile
 from optrace.graph import DTYPE_BYTES, TraceInfo
 
 
@@ -240,9 +240,11 @@ def pricing(
         if value is not None:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a time in microseconds and cannot be {value}")
-            # One number for every call that launches.
-            whole = ONE_FOR_ALL if name == "dispatch_us" else {}
-            host_profile = msgspec.structs.replace(host_profile, **{name: value}, **whole)
+            host_profile = (
+                host_profile.with_one_dispatch(value)
+                if name == "dispatch_us"
+                else msgspec.structs.replace(host_profile, launch_us=value)
+            )
             overrides.append(f"{name}={value:g}")
     if bandwidth_tb_s is not None:
         if not 0 < bandwidth_tb_s < float("inf"):

@@ -2,8 +2,8 @@
 
 The Python around a call is timed by the tracer's own clock, as it is in any trace, so that both add up to what the call
 takes when nobody watches. Cases are timed in turns, since the speed of a host drifts within seconds, and each turn in
-another order: what disturbs a host may come back as often as a turn does. A loop over one
-call finds all that it needs in the processor's caches, so networks are timed besides.
+another order: what disturbs a host may come back as often as a turn does. A loop over one call finds all that it needs in
+the processor's caches, so networks are timed besides.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ import numpy as np
 import torch
 
 from optrace.cost.host import (
+    FIRST_OF_OP,
+    FIRST_OF_PASS,
+    LATER,
     dispatched_as,
     dispatched_us,
     firsts,
@@ -32,6 +35,7 @@ from optrace.cost.host import (
 from optrace.cost.host_profile import Between, HostClass, HostProfile, slowdown
 from optrace.cost.profiles import Target, this_host_key
 from optrace.cost.rules import work_of
+from optrace.cost.works import Works
 from optrace.graph import OpGraph, Phase
 from optrace.graph.columns import Bools, Floats
 from optrace.graph.nouns import PHASES
@@ -180,7 +184,7 @@ def network_us(networks: Iterable[Watched], host: HostProfile, phase: Phase) -> 
     longer: dict[HostClass, list[float]] = {}
     for network in networks:
         for kind, of, first, us in network.calls():
-            if of == phase and not first:
+            if of == phase and first == LATER:
                 longer.setdefault(kind, []).append(us)
     found = {kind: statistics.fmean(us) for kind, us in longer.items() if len(us) >= _FEW}
     launching = [us for kind, each in longer.items() if kind not in _NOT_IN_NETWORKS for us in each]
@@ -209,10 +213,10 @@ def first_us(networks: Sequence[Watched], host: HostProfile) -> dict[str, float 
         return _rounded(statistics.fmean(found)) if found else None
 
     return {
-        "first_of_op_us": longer(1, trains=False) or 0.0,
-        "first_of_pass_us": longer(2, trains=False) or 0.0,
-        "first_of_op_training_us": longer(1, trains=True),
-        "first_of_pass_training_us": longer(2, trains=True),
+        "first_of_op_us": longer(FIRST_OF_OP, trains=False) or 0.0,
+        "first_of_pass_us": longer(FIRST_OF_PASS, trains=False) or 0.0,
+        "first_of_op_training_us": longer(FIRST_OF_OP, trains=True),
+        "first_of_pass_training_us": longer(FIRST_OF_PASS, trains=True),
     }
 
 
@@ -228,12 +232,12 @@ def _watched(session: Session, target: Target, host: HostProfile, step: Call) ->
     calls = [
         (node.facts.packet, len(node.inputs), len(node.outputs), work_of(node, target)) for node in graph
     ]
-    launching = np.array([work.launches != 0 for *_, work in calls], dtype=np.bool_)
+    columns = graph.columns()
     return Watched(
         synchronize_us=synchronize_us,
         kinds=tuple(dispatched_as(packet, work) for packet, *_, work in calls),
         phases=tuple(node.phase for node in graph),
-        firsts=tuple(firsts(graph, graph.columns(), launching).tolist()),
+        firsts=tuple(firsts(graph, columns, Works.of_graph(graph, columns, target)).tolist()),
         loop_us=np.array([sum(dispatched_us(*call, host)) for call in calls]),
         inside_us=np.array(watched.inside_us),
     )

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
-import msgspec
 import numpy as np
 
 from optrace.cost.device import peak_flops
 from optrace.cost.host import dispatched_us, host_class
-from optrace.cost.host_profile import ONE_FOR_ALL, HostProfile
 from optrace.cost.pricing import Costs, PricedGraph
 from optrace.cost.work import MATRIX_KINDS, CostSource, KernelKind, Work
 from optrace.diagnosis import Cures
@@ -231,11 +229,10 @@ def _flags(costs: Costs) -> Ints:
 def _host_parts(report: Report) -> tuple[Floats, Floats]:
     """The dispatch layer of each call at a dispatch time of zero, and how many dispatch times it takes besides: one
     time for all classes of calls, as where ``pricing`` is given one."""
-    none, one = _at_dispatch(report, 0.0), _at_dispatch(report, 1.0)
-    works = report.costs.works
+    none, one = map(report.pricing.host.with_one_dispatch, (0.0, 1.0))
+    works, graph = report.costs.works, report.graph
     held, dispatches = [], []
     for call, work in zip(works.first.tolist(), works.distinct, strict=True):
-        graph = report.graph
         tensors = len(graph.operands(call)), len(graph.outputs(call))
         without, with_one = (
             dispatched_us(graph.facts(call).packet, *tensors, work, host)[0] for host in (none, one)
@@ -248,10 +245,5 @@ def _host_parts(report: Report) -> tuple[Floats, Floats]:
 def _class_parts(report: Report, packet: str, work: Work) -> tuple[float, float]:
     """The same of a library call of the compiled program."""
     kind = host_class(packet, work)
-    without = _at_dispatch(report, 0.0).dispatch_of(kind)
-    return without, _at_dispatch(report, 1.0).dispatch_of(kind) - without
-
-
-def _at_dispatch(report: Report, dispatch_us: float) -> HostProfile:
-    """The host with one dispatch time for all classes of calls."""
-    return msgspec.structs.replace(report.pricing.host, dispatch_us=dispatch_us, **ONE_FOR_ALL)
+    without, with_one = (report.pricing.host.with_one_dispatch(us).dispatch_of(kind) for us in (0.0, 1.0))
+    return without, with_one - without
