@@ -42,12 +42,13 @@ def is_own_code(file: str) -> bool:
 
 
 def shortened(file: str) -> str:
-    """A path as people say it: from the working folder, or from the folder that a library was installed in."""
+    """A path as people say it: from the working folder, or from the folder that a library was installed in, even where
+    that lies in the working folder, as a virtual environment may."""
     if file.startswith("<"):
         return file
     path = os.path.realpath(file)
     here = os.path.realpath(os.getcwd()) + os.sep
-    for root in (here, *sorted(_LIBRARY_ROOTS, key=len, reverse=True)):
+    for root in sorted({here, *_LIBRARY_ROOTS}, key=len, reverse=True):
         if path.startswith(root):
             return path[len(root) :]
     return path
